@@ -1,0 +1,62 @@
+# Every target sets up what it needs in .venv and is quick when that is there already.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# An install is stale once pyproject.toml changed; code is seen as it is, since the installs are editable.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint types docs docs-check bench clean
+
+help: ## say what each target does
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+demo: .venv/.plain ## the whole path on the bundled traces, no GPU needed
+	@$(BIN)/annotq demo
+
+test: .venv/.test ## the tests
+	$(BIN)/pytest -n 2
+
+lint: .venv/.lint ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: .venv/.types ## mypy --strict over the packages
+	MYPYPATH=.venv/typing $(BIN)/mypy --strict -p annotq
+
+docs: .venv/.plain ## write the generated reference again (docs/reference)
+	$(BIN)/python docs/generate.py
+
+docs-check: .venv/.plain ## fail when the generated reference is stale
+	$(BIN)/python docs/generate.py --check
+
+bench: .venv/.plain bench/.venv-peers/.installed ## speed and memory against peers, into bench/results.md (TRACE=path adds a real trace)
+	$(BIN)/python bench/run.py $(if $(TRACE),--trace $(TRACE))
+
+clean: ## remove environments, caches and generated bench data
+	rm -rf .venv bench/.venv-peers bench/data build dist annotq.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.plain: pyproject.toml | $(BIN)/python
+	$(INSTALL) -e .
+	@touch $@
+
+.venv/.test .venv/.lint: .venv/.%: pyproject.toml | $(BIN)/python
+	$(INSTALL) -e '.[$*]'
+	@touch $@
+
+# mypy does not follow the import hook of an editable install, and the folders are not laid out as the package annotq is:
+# links show it the layout that users import.
+.venv/.types: pyproject.toml | $(BIN)/python
+	$(INSTALL) -e '.[types]'
+	@mkdir -p .venv/typing/annotq
+	@ln -sfn -t .venv/typing/annotq ../../../agent ../../../collector ../../../cli
+	@touch $@
+
+bench/.venv-peers/.installed: bench/peers/requirements.txt
+	$(PYTHON) -m venv bench/.venv-peers
+	bench/.venv-peers/bin/pip install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
+	@touch $@
