@@ -1,0 +1,224 @@
+"""The read-only SQL door: one SELECT or EXPLAIN at a time, bounded in rows, time, memory and disk.
+
+Nothing that passes can write, read another file, load code or change a setting. Four walls, each enough for most of
+it: the file is opened read only, external access is off, the configuration is locked, and the parser's statement type
+is checked before anything runs.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import duckdb
+import pyarrow as pa
+
+from annotq.agent.errors import AnnotqError
+from annotq.collector.query_errors import asked_error, refusal
+from annotq.collector.store import connect, stored_version
+
+# Sorts and joins past the memory limit go to disk, up to here.
+SPILL = "10GB"
+
+LONGEST_SQL = 100_000
+DEEPEST_SQL = 500
+
+BATCH_ROWS = 8192
+
+# What may stand between EXPLAIN and the statement it explains; comments count as blanks.
+_BLANK = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
+_EXPLAIN = re.compile(rf"{_BLANK}*EXPLAIN{_BLANK}+(?:ANALYZE{_BLANK}+)?(?:\([^()]*\){_BLANK}*)?", re.I | re.S)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one question may take. `memory` and `threads` belong to the door; the other two to each question.
+
+    rows: rows handed back. seconds: wall time. memory: as DuckDB writes it ("2GB"). threads: None means all cores.
+    """
+
+    rows: int = 10_000
+    seconds: float = 60
+    memory: str = "2GB"
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows, whether there were more than the limit, and the wall time in seconds."""
+
+    table: pa.Table
+    truncated: bool
+    seconds: float
+
+
+class Door:
+    """One store file, open for reading. A context manager; threads may ask at the same time.
+
+    A second door onto the same file in the same process has the memory and threads of the first.
+    Raises AnnotqError when the file is missing, is no store, is newer than this program, or is open in another process.
+    """
+
+    def __init__(self, path: Path, limits: Limits = Limits()) -> None:
+        if not path.is_file():
+            raise AnnotqError(f"There is no store at {path}.", "Make one: annotq ingest DIR, or choose one with --db.")
+        self.path = path
+        self.limits = limits
+        # A folder of its own: two processes that spill beside the store file would use the same file names.
+        self._spill = tempfile.TemporaryDirectory(prefix="annotq-", ignore_cleanup_errors=True)
+        try:
+            self._connection = connect(path, {}, read_only=True)
+        except BaseException:
+            self._spill.cleanup()
+            raise
+        try:
+            self._lock()
+            self._check_version()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+        self._spill.cleanup()
+
+    def ask(self, sql: str, parameters: Sequence[object] = (), *, limits: Limits | None = None) -> Answer:
+        """Run one SELECT or EXPLAIN; `?` in the text are filled from `parameters`.
+
+        Raises AnnotqError: statement refused, error in the SQL (with what it may have meant), out of time or memory.
+        """
+        limits = limits or self.limits
+        cursor = self._connection.cursor()
+        started = time.monotonic()
+        try:
+            text = admitted(cursor, sql)
+            table = _within(limits.seconds, cursor, lambda: _rows(cursor, text, parameters, limits.rows + 1))
+        except (duckdb.Error, OSError, RuntimeError) as error:
+            # Errors met while batches are pulled come out of Arrow as OSError or RuntimeError with DuckDB's text.
+            raise asked_error(str(error), self.views, self.limits.memory) from None
+        finally:
+            cursor.close()
+        truncated = table.num_rows > limits.rows
+        return Answer(table.slice(0, limits.rows), truncated, time.monotonic() - started)
+
+    def views(self) -> list[str]:
+        """Names of the public views in this store, sorted."""
+        sql = "SELECT view_name FROM duckdb_views() WHERE NOT internal AND NOT starts_with(view_name, '_') ORDER BY 1"
+        with self._connection.cursor() as cursor:
+            return [str(row[0]) for row in cursor.execute(sql).fetchall()]
+
+    def _lock(self) -> None:
+        # Doors of one process onto one file share DuckDB's instance: the first has set and locked everything for all.
+        shut = "SELECT current_setting('lock_configuration') AND NOT current_setting('enable_external_access')"
+        if self._connection.execute(shut).fetchone() == (True,):
+            return
+        # One by one: connect(config=...) applies them in any order, and some are refused once external access is off.
+        for name, value in _settings(self.limits, self._spill.name).items():
+            try:
+                self._connection.execute(f"SET {name} = '{value}'")
+            except duckdb.Error as error:
+                raise AnnotqError(f"{name} cannot be {value}: {error}", "Sizes look like 2GB or 500MB.") from None
+
+    def _check_version(self) -> None:
+        if stored_version(self._connection, self.path) is None:
+            raise AnnotqError(f"{self.path} holds no tables.", "Fill it: annotq ingest DIR")
+
+
+def admitted(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """The text of the one statement in `sql`. Raises AnnotqError unless it only reads, duckdb.Error if it is no SQL."""
+    _check_text(sql)
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise refusal("nothing" if not statements else f"{len(statements)} statements")
+    statement = statements[0]
+    if statement.type == duckdb.StatementType.EXPLAIN:
+        prefix = _EXPLAIN.match(statement.query)
+        inner = connection.extract_statements(statement.query[prefix.end() :]) if prefix else []
+        if len(inner) != 1 or inner[0].type != duckdb.StatementType.SELECT:
+            raise refusal("EXPLAIN of something else than a SELECT")
+    elif statement.type != duckdb.StatementType.SELECT:
+        raise refusal(str(statement.type).rpartition(".")[2])
+    return _without_end(statement.query)
+
+
+def _check_text(sql: str) -> None:
+    """Refuses what would keep the parser busy: it cannot be interrupted, and 5,000 open parentheses take it minutes."""
+    try:
+        size = len(sql.encode())
+    except UnicodeEncodeError:
+        raise AnnotqError("The SQL is not valid UTF-8.") from None
+    if size > LONGEST_SQL:
+        raise AnnotqError(f"The SQL has {size:,} bytes; {LONGEST_SQL:,} are the most.", "Join with a view instead.")
+    if max(accumulate((letter == "(") - (letter == ")") for letter in sql), default=0) > DEEPEST_SQL:
+        raise AnnotqError(f"The SQL has more than {DEEPEST_SQL} open parentheses.", "Close them.")
+
+
+def _without_end(sql: str) -> str:
+    """Cuts closing semicolons and comments: DuckDB puts the text into parentheses. Its token positions are bytes."""
+    text = sql.encode()
+    for position, kind in reversed(duckdb.tokenize(sql)):
+        if kind != duckdb.token_type.comment and text[position : position + 1] != b";":
+            break
+        text = text[:position]
+    return text.decode().strip()
+
+
+def _settings(limits: Limits, spill: str) -> dict[str, str]:
+    """In the order in which they have to be set. The values are ours or, quoted, the user's --memory."""
+    settings = {
+        "threads": "" if limits.threads is None else str(limits.threads),
+        "memory_limit": limits.memory.replace("'", "''"),
+        "temp_directory": spill.replace("'", "''"),
+        "max_temp_directory_size": SPILL,
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "allow_community_extensions": "false",
+        "allow_persistent_secrets": "false",
+        "python_enable_replacements": "false",
+        "preserve_insertion_order": "false",
+        "enable_external_access": "false",
+        "lock_configuration": "true",
+    }
+    return {name: value for name, value in settings.items() if value}
+
+
+def _rows(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[object], limit: int) -> pa.Table:
+    """At most `limit` rows. A relation streams, where execute() would first build the whole result in memory."""
+    relation = cursor.sql(sql, params=list(parameters)).limit(limit)
+    with relation.to_arrow_reader(BATCH_ROWS) as reader:
+        table: pa.Table = reader.read_all()
+    return table
+
+
+def _within(seconds: float, cursor: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
+    """Runs `work` in a thread, so that both the time limit and Ctrl-C reach a query that is busy inside DuckDB."""
+    with ThreadPoolExecutor(1, thread_name_prefix="annotq-query") as pool:
+        future = pool.submit(work)
+        try:
+            return future.result(timeout=seconds)
+        except TimeoutError:
+            raise AnnotqError(
+                f"The query was stopped after {seconds:g} s.",
+                "Ask for less (one job, rank, region or step), or give it more time with --timeout.",
+            ) from None
+        finally:
+            # Again and again: an interrupt that comes before the query has begun is forgotten.
+            while not future.done():
+                cursor.interrupt()
+                wait([future], timeout=0.05)

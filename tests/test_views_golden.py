@@ -1,0 +1,175 @@
+"""A tiny job, one query, the expected rows: what each view means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobs import NCCL, load, rows, write_annotations, write_job
+from traces import BASE_NS, annotation, graph_launch, kernel, launch, step, write_trace
+
+MS = 1_000_000
+
+
+def job(tmp_path: Path, durations: dict[int, list[list[float]]], regions: list[str | None]) -> Path:
+    load(tmp_path / "store.duckdb", write_job(tmp_path / "job", durations, regions))
+    return tmp_path / "store.duckdb"
+
+
+def test_kernels_carry_the_region_of_their_node(tmp_path: Path) -> None:
+    store = job(tmp_path, {0: [[10, 20, 30]]}, ["attn", "mlp", None])
+    assert rows(
+        store, "SELECT node_index, region, phase, step, replay_id, duration_ns FROM kernels ORDER BY node_index"
+    ) == [
+        (0, "attn", "forward", 0, 100, 10_000),
+        (1, "mlp", "forward", 0, 100, 20_000),
+        (2, None, None, 0, 100, 30_000),
+    ]
+
+
+def test_a_kernel_belongs_to_the_step_in_which_it_was_launched(tmp_path: Path) -> None:
+    # Launched at the end of step 0, it runs while the host is in step 1.
+    events = [step(0, 1000, 100), step(1, 1100, 100), launch(1090, correlation=1), kernel("k", 1150, correlation=1)]
+    write_trace(tmp_path / "rank0.json", events, rank=0)
+    load(tmp_path / "store.duckdb", tmp_path / "rank0.json")
+    assert rows(tmp_path / "store.duckdb", "SELECT step FROM kernels") == [(0,)]
+
+
+def test_region_instances_tell_busy_from_covered_time(tmp_path: Path) -> None:
+    # 10 us and 10 us that overlap by 4, then 5 us after a gap of 3: busy 25, covered 21, from first to last 24.
+    starts = ((1100, 10, 7), (1106, 10, 8), (1119, 5, 7))
+    events = [step(0, 1000, 100), graph_launch(1005, correlation=1)]
+    for node, (start, duration, stream) in enumerate(starts):
+        events.append(kernel(f"k{node}", start, duration, correlation=1, graph=2, node=node, stream=stream))
+    write_trace(tmp_path / "rank0.json", events, rank=0)
+    write_annotations(tmp_path / "rank0.annotations.json", {0: "r", 1: "r", 2: "r"})
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    found = rows(
+        tmp_path / "store.duckdb", "SELECT busy_ns, union_ns, end_ns - start_ns, kernels FROM region_instances"
+    )
+    assert found == [(25_000, 21_000, 24_000, 3)]
+
+
+def test_regions_compare_a_rank_with_the_median_of_the_ranks(tmp_path: Path) -> None:
+    store = job(tmp_path, {0: [[10], [12]], 1: [[20], [24]], 2: [[30], [36]]}, ["mlp"])
+    found = rows(store, "SELECT rank, instances, median_ns, total_ns, ratio FROM regions ORDER BY rank")
+    assert found == [(0, 2, 11_000, 22_000, 0.5), (1, 2, 22_000, 44_000, 1.0), (2, 2, 33_000, 66_000, 1.5)]
+
+
+def test_forward_and_backward_of_a_region_are_two_rows(tmp_path: Path) -> None:
+    write_job(tmp_path / "job", {0: [[10, 20]]}, ["mlp", "mlp"])
+    names: dict[int, str | dict[str, str]] = {0: "mlp", 1: {"name": "mlp", "autograd_phase": "backward"}}
+    write_annotations(tmp_path / "job" / "rank0.annotations.json", names)
+    load(tmp_path / "store.duckdb", tmp_path / "job")
+    found = rows(tmp_path / "store.duckdb", "SELECT phase, total_ns FROM regions ORDER BY phase")
+    assert found == [("backward", 20_000), ("forward", 10_000)]
+
+
+def test_the_last_rank_of_a_collective_waits_for_nobody(tmp_path: Path) -> None:
+    # Rank 1 computes 30 us longer. Both collectives end together: 5 us of transfer after rank 1 arrived.
+    store = job(tmp_path, {0: [[10, 35]], 1: [[40, 5]]}, ["mlp", "all_reduce"])
+    found = rows(store, "SELECT rank, name, wait_ns, transfer_ns, last_rank FROM collectives ORDER BY rank")
+    assert found == [(0, "all_reduce", 30_000, 5_000, 1), (1, "all_reduce", 0, 5_000, 1)]
+
+
+def test_a_collective_that_a_rank_lacks_is_not_judged(tmp_path: Path) -> None:
+    # Rank 1's window ends after the first step.
+    store = job(tmp_path, {0: [[10, 35], [10, 35]], 1: [[40, 5]]}, ["mlp", "all_reduce"])
+    found = rows(
+        store, "SELECT collective_id, rank, wait_ns, last_rank FROM collectives WHERE rank = 0 ORDER BY collective_id"
+    )
+    assert [row[2:] for row in found] == [(30_000, 1), (None, None)]
+
+
+def test_ranks_on_hosts_with_unknown_clocks_are_judged_by_duration(tmp_path: Path) -> None:
+    for rank, (arrive, duration) in enumerate(((1000, 35), (7_000_000, 5))):
+        events = [
+            step(0, arrive - 20, 15),
+            launch(arrive - 10, correlation=1),
+            kernel(NCCL, arrive, duration, correlation=1),
+        ]
+        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank, host_name=f"node-{rank}")
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    found = rows(
+        tmp_path / "store.duckdb", "SELECT rank, wait_ns, transfer_ns, last_rank FROM collectives ORDER BY rank"
+    )
+    assert found == [(0, 30_000, 5_000, 1), (1, 0, 5_000, 1)]
+    assert rows(tmp_path / "store.duckdb", "SELECT clock_error_ns FROM jobs") == [(None,)]
+
+
+def test_rooted_collectives_have_no_wait(tmp_path: Path) -> None:
+    broadcast = NCCL.replace("AllReduce_Sum_f32", "Broadcast")
+    for rank in (0, 1):
+        events = [step(0, 980, 15), launch(990, correlation=1), kernel(broadcast, 1000, 10 + rank, correlation=1)]
+        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank, host_name="node-a")
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    found = rows(tmp_path / "store.duckdb", "SELECT rank, name, wait_ns, last_rank FROM collectives ORDER BY rank")
+    assert found == [(0, "broadcast", None, None), (1, "broadcast", None, None)]
+
+
+def test_an_impossible_duration_is_shown_as_unknown_and_not_summed(tmp_path: Path) -> None:
+    # The first kernel is said to run for 3 s, yet the next one on its stream starts 10 us later.
+    events = [
+        step(0, 1000, 100),
+        graph_launch(1005, correlation=1),
+        kernel("k", 1100, 3_000_000, correlation=1, graph=2, node=0),
+        kernel("k", 1110, 10, correlation=1, graph=2, node=1),
+    ]
+    write_trace(tmp_path / "rank0.json", events, rank=0)
+    write_annotations(tmp_path / "rank0.annotations.json", {0: "r", 1: "r"})
+    outcomes = load(tmp_path / "store.duckdb", tmp_path, job="j")
+    store = tmp_path / "store.duckdb"
+    assert rows(store, "SELECT duration_ns FROM kernels ORDER BY start_ns") == [(None,), (10_000,)]
+    assert rows(store, "SELECT busy_ns, union_ns, kernels FROM region_instances") == [(10_000, 10_000, 2)]
+    assert any("rank0.json" in problem or "1 s" in problem for outcome in outcomes for problem in outcome.problems)
+    assert rows(store, "SELECT note IS NOT NULL FROM coverage") == [(True,)]
+
+
+def test_steps_sum_the_work_that_was_launched_in_them(tmp_path: Path) -> None:
+    store = job(tmp_path, {0: [[10, 5], [20, 5]], 1: [[10, 5], [20, 5]]}, ["mlp", "all_reduce"])
+    found = rows(
+        store, "SELECT step, duration_ns, compute_ns, collective_ns, kernels FROM steps WHERE rank = 0 ORDER BY step"
+    )
+    assert found == [(0, 15_000, 10_000, 5_000, 2), (1, 25_000, 20_000, 5_000, 2)]
+
+
+def test_replays_know_their_launch_and_whether_they_are_complete(tmp_path: Path) -> None:
+    events = [step(0, 1000, 5), graph_launch(1001, correlation=1), step(1, 1100, 5), graph_launch(1101, correlation=2)]
+    events += [kernel("k", 1010 + 10 * node, 5, correlation=1, graph=2, node=node) for node in (0, 1)]
+    events += [kernel("k", 1110, 5, correlation=2, graph=2, node=0)]
+    write_trace(tmp_path / "rank0.json", events, rank=0)
+    load(tmp_path / "store.duckdb", tmp_path / "rank0.json")
+    found = rows(
+        tmp_path / "store.duckdb", "SELECT replay_id, start_ns - launch_ns, kernels, complete FROM replays ORDER BY 1"
+    )
+    assert found == [(1, 9_000, 2, True), (2, 9_000, 1, False)]
+    assert rows(tmp_path / "store.duckdb", "SELECT min(launch_ns) FROM replays") == [(BASE_NS + 1001 * 1000,)]
+
+
+def test_eager_regions_are_counted_by_pass(tmp_path: Path) -> None:
+    # Two passes outside of any profiler step stay two instances.
+    events = []
+    for number, begin in enumerate((1000, 2000)):
+        events += [annotation("eval", begin, 50), launch(begin + 5, correlation=number + 1)]
+        events += [kernel("k", begin + 100, 10 * (number + 1), correlation=number + 1)]
+    write_trace(tmp_path / "rank0.json", events, rank=0)
+    load(tmp_path / "store.duckdb", tmp_path / "rank0.json")
+    assert rows(tmp_path / "store.duckdb", "SELECT busy_ns FROM region_instances ORDER BY start_ns") == [
+        (10_000,),
+        (20_000,),
+    ]
+    assert rows(tmp_path / "store.duckdb", "SELECT instances, median_ns FROM regions") == [(2, 15_000)]
+
+
+def test_without_profiler_steps_replays_are_the_steps_and_windows_go_on_counting(tmp_path: Path) -> None:
+    for window, begin in enumerate((1000, 50_000)):
+        events = []
+        for replay in (0, 1):
+            start = begin + 100 * replay
+            correlation = 10 * window + replay + 1
+            events += [
+                graph_launch(start, correlation=correlation),
+                kernel("k", start + 20, correlation=correlation, graph=2, node=0),
+            ]
+        write_trace(tmp_path / f"rank0.w{window}.json", events, rank=0)
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    assert rows(tmp_path / "store.duckdb", "SELECT step FROM kernels ORDER BY start_ns") == [(0,), (1,), (2,), (3,)]
