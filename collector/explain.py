@@ -1,0 +1,92 @@
+"""Sentences for people: what a finding, or its absence, means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from statistics import median
+
+from annotq.collector.stragglers import Finding, RegionFinding, Report
+from annotq.collector.waits import RankWait
+
+
+def duration_text(nanoseconds: float) -> str:
+    """A duration with a readable unit: "16.3 ms", "10 us", "7.03 ms"."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if abs(nanoseconds) >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds:.3g} ns"
+
+
+def patterns(names: Iterable[str]) -> list[str]:
+    """Region names with their numbers folded where several differ in nothing else: layers.0.mlp, layers.1.mlp -> layers.*.mlp."""
+    folded: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        folded.setdefault(re.sub(r"\d+", "*", name), []).append(name)
+    return [pattern if len(members) > 1 else members[0] for pattern, members in folded.items()]
+
+
+def explain_finding(finding: Finding) -> str:
+    """One sentence: who, where, how much, how sure, at what cost."""
+    names = ", ".join(patterns(row.evidence.region for row in finding.regions))
+    phases = " and ".join(sorted({row.evidence.phase for row in finding.regions}, reverse=True))
+    usual = median(row.typical_ratio for row in finding.regions)
+    steps = max(len(row.evidence.steps) for row in finding.regions)
+    share = min(row.evidence.slowest_share for row in finding.regions)
+    host = f" (host {finding.host})" if finding.host else ""
+    text = (
+        f"Rank {finding.rank}{host} is slow in {names}, {phases}: {usual:.2f} times the ranks' median, "
+        f"slowest in {'all' if share == 1 else f'at least {share:.0%} of'} {steps} steps; "
+        f"it costs {duration_text(finding.cost_ns_per_step)} a step"
+    )
+    if finding.single_kernels_matter:
+        text += f" ({duration_text(finding.typical_cost_ns_per_step)} without single kernels that were held up)"
+    if finding.caused_wait:
+        text += f", and the others wait {duration_text(finding.caused_wait.wait_ns)} a step for it"
+    return text + "."
+
+
+def explain_single_kernels(row: RegionFinding) -> str:
+    """What single kernels did to a region, next to what its code costs."""
+    nodes = row.nodes
+    assert nodes is not None and nodes.held_ns is not None and nodes.held_median_ns is not None
+    return (
+        f"{row.evidence.region} {row.evidence.phase} on rank {row.evidence.rank} reads {row.evidence.ratio:.1f} times: "
+        f"in {nodes.held_steps} of {nodes.steps} steps single kernels ({nodes.held_kernels} in all) lasted about "
+        f"{duration_text(nodes.held_ns)} instead of {duration_text(nodes.held_median_ns)}; "
+        f"by each node's own median it is {row.typical_ratio:.2f} times."
+    )
+
+
+def explain_absence(report: Report) -> str:
+    """Why there is no finding: what was compared and what came closest, or what is missing."""
+    if report.verdict == "inconclusive":
+        return f"No verdict: {report.reason}."
+    text = f"No rank is slower than the others: {report.comparisons} comparisons over {report.steps} steps"
+    closest = report.closest
+    if closest:
+        text += (
+            f", the largest ratio is {closest.ratio:.2f} (rank {closest.rank}, {closest.region} {closest.phase}, "
+            f"slowest in {closest.slowest_share:.0%} of the steps)"
+        )
+    return text + "."
+
+
+def explain_waits(waits: Iterable[RankWait]) -> list[str]:
+    """One sentence per kind of collective: how long ranks wait, who is last, how long the transfer takes."""
+    kinds: dict[str, list[RankWait]] = {}
+    for row in waits:
+        kinds.setdefault(f"{row.name} in {row.region}" if row.region else row.name, []).append(row)
+    return [sentence for kind, rows in kinds.items() if (sentence := _wait_sentence(kind, rows))]
+
+
+def _wait_sentence(kind: str, rows: list[RankWait]) -> str:
+    waits = [row.wait_ns for row in rows if row.wait_ns is not None]
+    if not waits:
+        return ""
+    judged = max(row.judged for row in rows)
+    last = ", ".join(f"rank {row.rank} in {row.last}" for row in sorted(rows, key=lambda row: -row.last) if row.last)
+    return (
+        f"{kind}: {judged} collectives, waits of {duration_text(min(waits))} to {duration_text(max(waits))} "
+        f"(median by rank); last to arrive: {last}."
+    )

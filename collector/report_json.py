@@ -1,0 +1,64 @@
+"""The straggler report as the JSON object that scripts rely on (DESIGN section 9)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+
+from annotq.collector.explain import explain_absence, explain_finding, explain_single_kernels
+from annotq.collector.stragglers import Finding, RegionFinding, Report
+
+
+def report_json(report: Report) -> dict[str, object]:
+    """Plain dictionaries, lists, numbers and strings; times in ns."""
+    return {
+        "job": report.job,
+        "attempt": report.attempt,
+        "verdict": report.verdict,
+        "explanation": explain_absence(report) if not report.findings else explain_finding(report.findings[0]),
+        "findings": [_finding(finding) for finding in report.findings],
+        "held_up": [_region(row) for row in report.held_up],
+        "collectives": [asdict(row) for row in report.waits],
+        "coverage": report.receipt.to_json(),
+        "clock_error_ns": report.receipt.clock_error_ns,
+        "steps": report.steps,
+        "comparisons": report.comparisons,
+        "ranks_seen": list(report.receipt.ranks_seen),
+        "ranks_expected": report.receipt.ranks_expected,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, object]:
+    caused = finding.caused_wait
+    return {
+        "rank": finding.rank,
+        "host": finding.host,
+        "cause": finding.cause,
+        "regions": [_region(row) for row in finding.regions],
+        "cost_ns_per_step": round(finding.cost_ns_per_step),
+        "typical_cost_ns_per_step": round(finding.typical_cost_ns_per_step),
+        "caused_wait_ns_per_step": round(caused.wait_ns) if caused else None,
+        "caused_wait_steps": caused.steps if caused else 0,
+        "explanation": explain_finding(finding),
+    }
+
+
+def _region(row: RegionFinding) -> dict[str, object]:
+    evidence, nodes = row.evidence, row.nodes
+    return {
+        "rank": evidence.rank,
+        "region": evidence.region,
+        "phase": evidence.phase,
+        "ratio": evidence.ratio,
+        "ratio_low": evidence.ratio_low,
+        "ratio_high": evidence.ratio_high,
+        "typical_ratio": row.typical_ratio,
+        "slowest_share": evidence.slowest_share,
+        "q_value": evidence.q_value,
+        "steps": len(evidence.steps),
+        "excess_ns_per_step": round(float(np.median(evidence.excess_ns))),
+        "held_up_kernels": nodes.held_kernels if nodes else 0,
+        "held_up_steps": nodes.held_steps if nodes else 0,
+        "explanation": explain_single_kernels(row) if row.single_kernels_matter else "",
+    }
