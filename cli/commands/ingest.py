@@ -1,0 +1,112 @@
+"""`annotq ingest`: trace and annotation files into the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from annotq.agent.errors import EXIT_FAILED
+from annotq.cli.errors import note
+from annotq.cli.options import Db, default_store
+from annotq.cli.progress import file_progress
+
+if TYPE_CHECKING:
+    from annotq.agent.intake import Loaded, Outcome
+
+Paths = Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders are searched with their subfolders.")]
+JobName = Annotated[str | None, typer.Option("--job", metavar="NAME", help="Default: the name of the folder.")]
+Attempt = Annotated[int, typer.Option("--attempt", min=0, metavar="N", help="Restart count of the job.")]
+Rank = Annotated[int | None, typer.Option("--rank", min=0, metavar="N", help="For files that do not say their rank.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only say what went wrong.")]
+
+
+def ingest(
+    paths: Paths, db: Db = None, job: JobName = None, attempt: Attempt = 0, rank: Rank = None, quiet: Quiet = False
+) -> None:
+    """Load traces and annotations of a job into the store. Loading a file again changes nothing.
+
+    Each file is loaded whole or not at all. A bad file is named and does not stop the others; the exit code is then 1.
+    """
+    from annotq.agent.intake import take_in
+    from annotq.agent.sources import find_sources
+    from annotq.collector.load import Loader, Target
+    from annotq.collector.store import Store
+
+    sources = find_sources(paths)
+    path = db or default_store()
+    tally = Tally()
+    with Store(path) as store, file_progress(sources, quiet) as progress:
+        outcomes = take_in(
+            sources, lambda folder: Loader(store, Target(job or folder, attempt)), rank, progress.advance_bytes
+        )
+        for outcome in outcomes:
+            progress.finish(outcome.source)
+            tally.add(outcome, quiet)
+    if not quiet:
+        note(tally.sentence(path))
+    jobs = sorted({job or source.job for source in sources})
+    if not quiet and tally.traces:
+        note(f"next: annotq stragglers --job {jobs[0]}{f' --db {db}' if db else ''}")
+    if tally.problems:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@dataclass
+class Tally:
+    """What happened to the files so far."""
+
+    traces: int = 0
+    known: int = 0
+    refused: int = 0
+    gpu_events: int = 0
+    problems: int = 0
+    ranks: set[int] = field(default_factory=set)
+
+    def add(self, outcome: Outcome, quiet: bool) -> None:
+        self._count(outcome.loaded)
+        if not quiet and outcome.loaded is not None:
+            note(_line(outcome.source.path, outcome.source.kind, outcome.loaded))
+        self.problems += len(outcome.problems)
+        _complain(outcome.source.path, outcome.problems, outcome.hint)
+
+    def _count(self, loaded: Loaded | None) -> None:
+        if loaded is None:
+            self.refused += 1
+        elif loaded.known:
+            self.known += 1
+        else:
+            self.traces += loaded.gpu_events > 0
+            self.gpu_events += loaded.gpu_events
+            if loaded.rank is not None:
+                self.ranks.add(loaded.rank)
+
+    def sentence(self, store: Path) -> str:
+        parts = [f"loaded {self.gpu_events:,} GPU events of {len(self.ranks)} ranks into {store}"]
+        if self.known:
+            parts.append(f"{self.known} files were there already")
+        if self.refused:
+            parts.append(f"{self.refused} files were refused")
+        return "; ".join(parts)
+
+
+def _line(path: Path, kind: str, loaded: Loaded) -> str:
+    if loaded.known:
+        return f"{path}: already loaded, nothing changed"
+    if kind == "annotations":
+        return f"{path}: rank {loaded.rank}, {loaded.annotated_nodes:,} annotated graph nodes"
+    if kind == "graphs":
+        return f"{path}: rank {loaded.rank}, {loaded.graph_nodes:,} graph nodes"
+    return (
+        f"{path}: rank {loaded.rank}, {loaded.gpu_events:,} GPU events, {loaded.graph_events:,} of them in CUDA graphs"
+    )
+
+
+def _complain(path: Path, problems: Iterable[str], hint: str) -> None:
+    for problem in problems:
+        note(f"error: {problem if str(path) in problem else f'{path}: {problem}'}")
+    if hint:
+        note(f"  {hint}")

@@ -1,0 +1,58 @@
+"""The `annotq` program: which commands there are. Each lives in a file of its own under commands/.
+
+Nothing here or at the top of a command's file imports duckdb, pyarrow or numpy: `annotq --help` must be quick.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from annotq.cli.commands.collectives import collectives
+from annotq.cli.commands.demo import demo
+from annotq.cli.commands.ingest import ingest
+from annotq.cli.commands.jobs import jobs
+from annotq.cli.commands.query import query
+from annotq.cli.commands.ranks import ranks
+from annotq.cli.commands.regions import regions
+from annotq.cli.commands.status import status
+from annotq.cli.commands.stragglers import stragglers
+from annotq.cli.commands.views import views
+from annotq.cli.errors import Commands
+
+app = typer.Typer(
+    cls=Commands,
+    help="Names every GPU kernel of a multi-rank PyTorch job, and says which rank is slow, where and why.",
+    epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 finding, 4 collector unreachable, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: importing rich costs more than everything else
+    pretty_exceptions_enable=False,
+)
+
+# In the order in which `annotq --help` shows them: from the first try to the last detail.
+for command in (demo, ingest, query, views, jobs, ranks, regions, collectives, stragglers, status):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"annotq {version('annotq')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The console script. Ends the process with one of the exit codes of annotq.agent.errors."""
+    app(prog_name="annotq")

@@ -1,0 +1,93 @@
+"""The straggler report as text: verdict first, then the numbers it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from annotq.collector.stragglers import Finding, RegionFinding, Report
+    from annotq.collector.waits import RankWait
+
+VERDICTS = {"straggler": "STRAGGLER", "none": "no straggler", "inconclusive": "inconclusive"}
+
+
+def straggler_text(report: Report) -> str:
+    """Several lines without trailing newline; widths fit 100 columns for usual region names."""
+    from annotq.collector.explain import explain_absence, explain_finding, explain_single_kernels, explain_waits
+
+    blocks = [f"{report.job}: {VERDICTS[report.verdict]}"]
+    for finding in report.findings:
+        blocks.append(explain_finding(finding))
+        blocks.append(_regions(finding))
+        blocks += [explain_single_kernels(row) for row in finding.regions if row.single_kernels_matter]
+    if not report.findings:
+        blocks.append(explain_absence(report))
+    if report.held_up:
+        held = [explain_single_kernels(row) for row in report.held_up if row.nodes and row.nodes.held_ns]
+        blocks.append("\n".join(["Slower through single kernels only, not through their code:", *held]))
+    if report.waits:
+        blocks.append("\n".join([_waits(report.waits), *explain_waits(report.waits)]))
+    blocks += [f"note: {note}" for note in report.receipt.notes]
+    blocks.append(report.receipt.sentence())
+    return "\n\n".join(blocks)
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """Columns padded to their widest cell, two spaces apart; the first `left` columns flush left, the others right."""
+    lines = [header, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    padded = (
+        "  ".join(
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    )
+    return "\n".join(f"  {line}".rstrip() for line in padded)
+
+
+def _regions(finding: Finding) -> str:
+    header = ["region", "phase", "ratio", "95 % interval", "node medians", "slowest", "excess a step"]
+    return aligned(header, [_region(row) for row in finding.regions], left=2)
+
+
+def _region(row: RegionFinding) -> list[str]:
+    import numpy as np
+
+    from annotq.collector.explain import duration_text
+
+    evidence = row.evidence
+    low, high = evidence.ratio_low, evidence.ratio_high
+    steps = len(evidence.steps)
+    return [
+        evidence.region,
+        evidence.phase,
+        f"{evidence.ratio:.2f}x",
+        f"{low:.2f} - {high:.2f}" if low is not None and high is not None else "-",
+        f"{row.typical_ratio:.2f}x",
+        f"{round(evidence.slowest_share * steps)} of {steps}",
+        duration_text(float(np.median(evidence.excess_ns))),
+    ]
+
+
+def _waits(waits: Sequence[RankWait]) -> str:
+    header = ["collective", "rank", "last", "wait", "transfer", "wait by duration", "transfer by duration"]
+    return aligned(header, [_wait(row) for row in waits], left=1)
+
+
+def _wait(row: RankWait) -> list[str]:
+    from annotq.collector.explain import duration_text
+
+    def text(value: float | None) -> str:
+        return "-" if value is None else duration_text(value)
+
+    return [
+        f"{row.name} in {row.region}" if row.region else row.name,
+        str(row.rank),
+        f"{row.last} of {row.judged}",
+        text(row.wait_ns),
+        text(row.transfer_ns),
+        text(row.wait_duration_ns),
+        text(row.transfer_duration_ns),
+    ]
