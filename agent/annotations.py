@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,14 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from annotq.agent.batches import ANNOTATION
-from annotq.agent.collectives import CollectiveValues, collective_arrays, collective_values
 from annotq.agent.errors import AnnotqError
+from annotq.agent.file_kinds import PICKLE_SUFFIXES
 from annotq.agent.problems import Problems
 from annotq.agent.rank_names import rank_from_name
+from annotq.agent.reader.collectives import CollectiveValues, collective_arrays, collective_values
 from annotq.agent.safe_pickle import UnsafePickleError, load_plain
 
-_PICKLE_SUFFIXES = (".pkl", ".pickle")
-_INTEGER_KEY_FIRST = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"-?\d+"\s*:')
 _NOT_IN_A_NAME = ("autograd_phase", "stream")
 _LOW_HALF = (1 << 32) - 1
 
@@ -76,22 +74,6 @@ def read_annotations(path: Path, *, rank: int | None = None) -> AnnotationFile:
         except RecursionError:
             problems.add(f"{path}: entry skipped, its annotation is nested too deeply", f"key {key!r}")
     return AnnotationFile(str(path), sha256(data).hexdigest(), rank, annotation_batch(found), problems.sentences())
-
-
-def is_annotation_file(path: Path) -> bool:
-    """Tell from the name (.pkl, .pickle, *annotations*.json) or, for other .json, from a first key that is a number."""
-    name = path.name.lower()
-    if name.endswith(_PICKLE_SUFFIXES):
-        return True
-    if not name.endswith(".json"):
-        return False
-    if "annotations" in name:
-        return True
-    try:
-        with path.open("rb") as file:
-            return _INTEGER_KEY_FIRST.match(file.read(4096)) is not None
-    except OSError:
-        return False
 
 
 def annotation_row(value: Any) -> Annotation:
@@ -181,7 +163,7 @@ def _read(path: Path) -> bytes:
 
 
 def _load(path: Path, data: bytes) -> Any:
-    if path.name.lower().endswith(_PICKLE_SUFFIXES):
+    if path.name.lower().endswith(PICKLE_SUFFIXES):
         try:
             return load_plain(data)
         except UnsafePickleError as error:

@@ -36,12 +36,6 @@ class GraphFile:
     problems: tuple[str, ...]
 
 
-def is_graph_file(path: Path) -> bool:
-    """Tell from the name: *graphs*.json, but not a trace."""
-    name = path.name.lower()
-    return name.endswith(".json") and "graphs" in name and not name.endswith(".trace.json")
-
-
 def read_graphs(path: Path, *, rank: int | None = None) -> GraphFile:
     """Read the nodes of one or more graphs; the rank is the argument's, else the file name's.
 

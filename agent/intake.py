@@ -6,15 +6,20 @@ never stops the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Protocol
 
 from annotq.agent.annotations import AnnotationFile, read_annotations
 from annotq.agent.errors import AnnotqError
 from annotq.agent.graphs import GraphFile, read_graphs
-from annotq.agent.kineto import Trace, file_sha256, read_trace
+from annotq.agent.kineto import file_sha256
 from annotq.agent.rank_names import rank_from_name
+from annotq.agent.read_ahead import Reader, ReadHere, ReadTrace
 from annotq.agent.sources import Source
 
 Progress = Callable[[int], None]
@@ -48,46 +53,90 @@ class End(Protocol):
     """Where files go: a local store or a collector. Loading raises AnnotqError when the end refuses the file."""
 
     def is_known(self, sha256: str, rank: int | None) -> bool: ...
-    def load_trace(self, trace: Trace) -> Loaded: ...
+    def load_trace(self, trace: ReadTrace) -> Loaded: ...
     def load_annotations(self, file: AnnotationFile) -> Loaded: ...
     def load_graphs(self, file: GraphFile) -> Loaded: ...
     def reject_trace(self, path: str, sha256: str, rank: int, reason: str) -> None: ...
 
 
 def take_in(
-    sources: Iterable[Source],
+    sources: Sequence[Source],
     end_of: Callable[[str], End],
     rank: int | None = None,
     progress: Progress | None = None,
+    reader: Reader | None = None,
 ) -> Iterator[Outcome]:
     """Load each source into the end of its job and yield what became of it.
 
-    rank: overrides what the files say; progress: called with the bytes of JSON read so far of the current trace.
+    rank: overrides what the files say. progress: called with the bytes read so far of the current trace file. reader:
+    reads the traces, in this process when None.
     """
+    intake = _Intake(end_of, rank, progress, reader or ReadHere())
+    traces = deque(source for source in sources if source.kind == "trace")
     for source in sources:
-        yield _take_one(source, end_of(source.job), rank, progress)
+        if source.kind == "trace":
+            intake.read_ahead(list(islice(traces, intake.reader.ahead)))
+            traces.popleft()
+        yield intake.take(source)
 
 
-def _take_one(source: Source, end: End, rank: int | None, progress: Progress | None) -> Outcome:
-    # Ranks may have equal annotation files, so a content is known per rank, as far as the name tells the rank.
-    claimed = rank if rank is not None else rank_from_name(source.path.name)
-    sha256 = ""
-    try:
-        sha256 = file_sha256(source.path)
-        if end.is_known(sha256, claimed):
-            return Outcome(source, Loaded(known=True, rank=claimed), ())
+class _Intake:
+    def __init__(
+        self, end_of: Callable[[str], End], rank: int | None, progress: Progress | None, reader: Reader
+    ) -> None:
+        self.reader = reader
+        self._end_of = end_of
+        self._rank = rank
+        self._progress = progress
+        self._hashes: dict[Path, str] = {}
+
+    def read_ahead(self, sources: list[Source]) -> None:
+        for source in sources:
+            with suppress(AnnotqError):  # is said when its turn comes
+                if not self._is_known(source):
+                    self.reader.begin(source.path, self._rank)
+
+    def take(self, source: Source) -> Outcome:
+        end = self._end_of(source.job)
+        try:
+            if self._is_known(source):
+                self.reader.drop(source.path)
+                return Outcome(source, Loaded(known=True, rank=self._claimed(source)), ())
+            return self._load(source, end)
+        except AnnotqError as error:
+            self._leave_a_mark(source, end, error)
+            return Outcome(source, None, (error.message,), error.hint)
+
+    def _load(self, source: Source, end: End) -> Outcome:
         if source.kind == "annotations":
-            annotations = read_annotations(source.path, rank=rank)
+            annotations = read_annotations(source.path, rank=self._rank)
             return _outcome(source, end.load_annotations(annotations), annotations.problems)
         if source.kind == "graphs":
-            graphs = read_graphs(source.path, rank=rank)
+            graphs = read_graphs(source.path, rank=self._rank)
             return _outcome(source, end.load_graphs(graphs), graphs.problems)
-        with read_trace(source.path, rank=rank, progress=progress) as trace:
+        with self.reader.take(source.path, self._rank, self._progress) as trace:
             return _outcome(source, end.load_trace(trace), trace.info.problems)
-    except AnnotqError as error:
-        if source.kind == "trace" and sha256 and claimed is not None:
+
+    def _is_known(self, source: Source) -> bool:
+        # Ranks may have equal annotation files, so a content is known per rank, as far as the name tells the rank.
+        return self._end_of(source.job).is_known(self._hash(source.path), self._claimed(source))
+
+    def _claimed(self, source: Source) -> int | None:
+        return self._rank if self._rank is not None else rank_from_name(source.path.name)
+
+    def _hash(self, path: Path) -> str:
+        if path not in self._hashes:
+            try:
+                self._hashes[path] = file_sha256(path)
+            except OSError as error:
+                raise AnnotqError(f"{path}: {error.strerror}.", "Check the path and its permissions.") from None
+        return self._hashes[path]
+
+    def _leave_a_mark(self, source: Source, end: End, error: AnnotqError) -> None:
+        """A refused trace whose rank is certain stays visible in coverage."""
+        claimed, sha256 = self._claimed(source), self._hashes.get(source.path)
+        if source.kind == "trace" and claimed is not None and sha256 is not None:
             end.reject_trace(str(source.path), sha256, claimed, error.message)
-        return Outcome(source, None, (error.message,), error.hint)
 
 
 def _outcome(source: Source, loaded: Loaded, problems: tuple[str, ...]) -> Outcome:

@@ -18,20 +18,20 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from annotq.agent.attribution import Attribution, attribute
 from annotq.agent.batches import GPU_EVENT, GRAPH_NODE, HOST_SPAN
-from annotq.agent.collectives import NONE, SEQUENCE, collective_arrays
 from annotq.agent.errors import AnnotqError
-from annotq.agent.event_store import BATCH_ROWS, EventStore
-from annotq.agent.exact_ns import Int64s
-from annotq.agent.file_bytes import FileBytes, file_sha256
-from annotq.agent.json_blocks import EventBlocks, NotEventsError
-from annotq.agent.launches import take
 from annotq.agent.problems import Problems
 from annotq.agent.rank_names import rank_from_name
-from annotq.agent.spill import Columns
-from annotq.agent.trace_events import GPU_KINDS, NULL
-from annotq.agent.trace_header import TraceHeader, parse_header
+from annotq.agent.reader.attribution import Attribution, attribute
+from annotq.agent.reader.collectives import NONE, SEQUENCE, collective_arrays
+from annotq.agent.reader.event_store import BATCH_ROWS, EventStore
+from annotq.agent.reader.exact_ns import Int64s
+from annotq.agent.reader.file_bytes import FileBytes, file_sha256
+from annotq.agent.reader.json_blocks import EventBlocks, NotEventsError
+from annotq.agent.reader.launches import take
+from annotq.agent.reader.spill import Columns
+from annotq.agent.reader.trace_events import GPU_KINDS, NULL
+from annotq.agent.reader.trace_header import TraceHeader, parse_header
 
 __all__ = ["Trace", "TraceInfo", "file_sha256", "read_trace"]
 

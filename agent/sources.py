@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from annotq.agent.annotations import is_annotation_file
 from annotq.agent.errors import AnnotqError
-from annotq.agent.graphs import is_graph_file
+from annotq.agent.file_kinds import is_annotation_file, is_graph_file
 
 _SUFFIXES = (".json", ".json.gz", ".pkl", ".pickle")
 _ORDER = {"annotations": 0, "graphs": 1, "trace": 2}

@@ -24,7 +24,7 @@ def straggler_text(report: Report) -> str:
     if not report.findings:
         blocks.append(explain_absence(report))
     if report.held_up:
-        held = [explain_single_kernels(row) for row in report.held_up if row.nodes and row.nodes.held_ns]
+        held = [explain_single_kernels(row) for row in report.held_up]
         blocks.append("\n".join(["Slower through single kernels only, not through their code:", *held]))
     if report.waits:
         blocks.append("\n".join([_waits(report.waits), *explain_waits(report.waits)]))
@@ -83,7 +83,7 @@ def _wait(row: RankWait) -> list[str]:
         return "-" if value is None else duration_text(value)
 
     return [
-        f"{row.name} in {row.region}" if row.region else row.name,
+        row.title,
         str(row.rank),
         f"{row.last} of {row.judged}",
         text(row.wait_ns),

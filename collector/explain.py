@@ -6,8 +6,12 @@ import re
 from collections.abc import Iterable
 from statistics import median
 
+from annotq.collector.evidence import against_others
 from annotq.collector.stragglers import Finding, RegionFinding, Report
 from annotq.collector.waits import RankWait
+
+# How many ranks a sentence lists by name.
+RANKS_NAMED = 8
 
 
 def duration_text(nanoseconds: float) -> str:
@@ -34,8 +38,10 @@ def explain_finding(finding: Finding) -> str:
     steps = max(len(row.evidence.steps) for row in finding.regions)
     share = min(row.evidence.slowest_share for row in finding.regions)
     host = f" (host {finding.host})" if finding.host else ""
+    ranks = min(row.evidence.ranks for row in finding.regions)
+    other = f" ({against_others(usual, ranks):.2f} times the other rank)" if ranks == 2 else ""
     text = (
-        f"Rank {finding.rank}{host} is slow in {names}, {phases}: {usual:.2f} times the ranks' median, "
+        f"Rank {finding.rank}{host} is slow in {names}, {phases}: {usual:.2f} times the ranks' median{other}, "
         f"slowest in {'all' if share == 1 else f'at least {share:.0%} of'} {steps} steps; "
         f"it costs {duration_text(finding.cost_ns_per_step)} a step"
     )
@@ -43,16 +49,21 @@ def explain_finding(finding: Finding) -> str:
         text += f" ({duration_text(finding.typical_cost_ns_per_step)} without single kernels that were held up)"
     if finding.caused_wait:
         text += f", and the others wait {duration_text(finding.caused_wait.wait_ns)} a step for it"
+        if finding.caused_wait.steps < steps:
+            text += f" in the {finding.caused_wait.steps} of {steps} steps in which it arrives last"
     return text + "."
 
 
 def explain_single_kernels(row: RegionFinding) -> str:
     """What single kernels did to a region, next to what its code costs."""
     nodes = row.nodes
-    assert nodes is not None and nodes.held_ns is not None and nodes.held_median_ns is not None
+    reads = (
+        f"{row.evidence.region} {row.evidence.phase} on rank {row.evidence.rank} reads {row.evidence.ratio:.1f} times"
+    )
+    if nodes is None or nodes.held_ns is None or nodes.held_median_ns is None:
+        return f"{reads}: other kernels last longer in every step; by each node's own median it is {row.typical_ratio:.2f} times."
     return (
-        f"{row.evidence.region} {row.evidence.phase} on rank {row.evidence.rank} reads {row.evidence.ratio:.1f} times: "
-        f"in {nodes.held_steps} of {nodes.steps} steps single kernels ({nodes.held_kernels} in all) lasted about "
+        f"{reads}: in {nodes.held_steps} of {nodes.steps} steps single kernels ({nodes.held_kernels} in all) lasted about "
         f"{duration_text(nodes.held_ns)} instead of {duration_text(nodes.held_median_ns)}; "
         f"by each node's own median it is {row.typical_ratio:.2f} times."
     )
@@ -62,30 +73,43 @@ def explain_absence(report: Report) -> str:
     """Why there is no finding: what was compared and what came closest, or what is missing."""
     if report.verdict == "inconclusive":
         return f"No verdict: {report.reason}."
-    text = f"No rank is slower than the others: {report.comparisons} comparisons over {report.steps} steps"
+    of_those = " of those that could be compared" if report.not_judged else ""
+    text = f"No rank{of_those} is slower than the others: {report.comparisons} comparisons over {report.steps} steps"
     closest = report.closest
-    if closest:
+    if report.held_up:
+        text = (
+            f"No rank{of_those} runs slower code than the others: {report.comparisons} comparisons over {report.steps} "
+            f"steps; {len(report.held_up)} of them read slower through single kernels only"
+        )
+    elif closest:
         text += (
             f", the largest ratio is {closest.ratio:.2f} (rank {closest.rank}, {closest.region} {closest.phase}, "
             f"slowest in {closest.slowest_share:.0%} of the steps)"
         )
+    if report.not_judged:
+        ranks = ", ".join(map(str, report.not_judged))
+        text += f". Not judged, too few steps in common with the others: rank {ranks}"
     return text + "."
 
 
 def explain_waits(waits: Iterable[RankWait]) -> list[str]:
     """One sentence per kind of collective: how long ranks wait, who is last, how long the transfer takes."""
-    kinds: dict[str, list[RankWait]] = {}
+    kinds: dict[tuple[str | None, ...], list[RankWait]] = {}
     for row in waits:
-        kinds.setdefault(f"{row.name} in {row.region}" if row.region else row.name, []).append(row)
-    return [sentence for kind, rows in kinds.items() if (sentence := _wait_sentence(kind, rows))]
+        kinds.setdefault(row.kind, []).append(row)
+    return [sentence for rows in kinds.values() if (sentence := _wait_sentence(rows))]
 
 
-def _wait_sentence(kind: str, rows: list[RankWait]) -> str:
+def _wait_sentence(rows: list[RankWait]) -> str:
+    kind = rows[0].title
     waits = [row.wait_ns for row in rows if row.wait_ns is not None]
     if not waits:
         return ""
     judged = max(row.judged for row in rows)
-    last = ", ".join(f"rank {row.rank} in {row.last}" for row in sorted(rows, key=lambda row: -row.last) if row.last)
+    often = [row for row in sorted(rows, key=lambda row: -row.last) if row.last]
+    last = ", ".join(f"rank {row.rank} in {row.last}" for row in often[:RANKS_NAMED])
+    if len(often) > RANKS_NAMED:
+        last += f", and {len(often) - RANKS_NAMED} other ranks"
     return (
         f"{kind}: {judged} collectives, waits of {duration_text(min(waits))} to {duration_text(max(waits))} "
         f"(median by rank); last to arrive: {last}."

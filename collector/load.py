@@ -20,7 +20,8 @@ from annotq.agent.errors import AnnotqError
 from annotq.agent.fingerprint import fingerprint
 from annotq.agent.graphs import GraphFile
 from annotq.agent.intake import Loaded
-from annotq.agent.kineto import Trace, TraceInfo
+from annotq.agent.kineto import TraceInfo
+from annotq.agent.read_ahead import ReadTrace
 from annotq.collector.align import update_clocks
 from annotq.collector.infer import infer_node_ids
 from annotq.collector.store import Store, id_of
@@ -60,7 +61,7 @@ class Loader:
         parameters = [sha256, self.target.job, self.target.attempt, rank]
         return bool(_scalar(self.store.connection, query, parameters))
 
-    def load_trace(self, trace: Trace) -> Loaded:
+    def load_trace(self, trace: ReadTrace) -> Loaded:
         """Load a trace with its events. Raises AnnotqError when another file already claims the rank for that time."""
         info = trace.info
         process_id = self.target.process_id(info.rank)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -208,17 +208,30 @@ def _rows(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[obje
 
 def _within(seconds: float, cursor: duckdb.DuckDBPyConnection, work: Callable[[], pa.Table]) -> pa.Table:
     """Runs `work` in a thread, so that both the time limit and Ctrl-C reach a query that is busy inside DuckDB."""
-    with ThreadPoolExecutor(1, thread_name_prefix="annotq-query") as pool:
-        future = pool.submit(work)
+    found: list[pa.Table] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
         try:
-            return future.result(timeout=seconds)
-        except TimeoutError:
+            found.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    # A daemon: should Ctrl-C come while the thread starts, the process can still end.
+    thread = threading.Thread(target=run, name="annotq-query", daemon=True)
+    try:
+        thread.start()
+        thread.join(seconds)
+        if thread.is_alive():
             raise AnnotqError(
                 f"The query was stopped after {seconds:g} s.",
                 "Ask for less (one job, rank, region or step), or give it more time with --timeout.",
-            ) from None
-        finally:
-            # Again and again: an interrupt that comes before the query has begun is forgotten.
-            while not future.done():
-                cursor.interrupt()
-                wait([future], timeout=0.05)
+            )
+    finally:
+        # Again and again: an interrupt that comes before the query has begun is forgotten.
+        while thread.is_alive():
+            cursor.interrupt()
+            thread.join(0.05)
+    if failed:
+        raise failed[0]
+    return found[0]

@@ -1,8 +1,9 @@
 """From evidence to a verdict: which rank is slow, where, what it costs, or that nobody is.
 
 A finding needs all of: an effect of at least 5 %, a 95 % interval of the ratio above 1, being the slowest in at least half
-of the steps, more often than chance explains after correction for all comparisons, and more time per step than the
-clocks can be wrong by. With too few steps for an interval the verdict is "inconclusive".
+of the steps, more often than chance explains after correction for all comparisons, and more time per step, its regions
+together, than the clocks can be wrong by. With too few steps for an interval, or for a rank that was the slowest in every
+one of them to stand out from chance, the verdict is "inconclusive".
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from annotq.collector.evidence import Ask, RegionEvidence, region_evidence
+from annotq.collector.evidence import Ask, RegionEvidence, against_others, region_evidence
 from annotq.collector.receipt import Receipt, receipt
 from annotq.collector.single_kernels import NodeMedians, node_medians
 from annotq.collector.statistics import binomial_tail
@@ -34,6 +35,11 @@ class RegionFinding:
     def typical_ratio(self) -> float:
         """The ratio without single kernels that lasted far too long."""
         return self.nodes.ratio if self.nodes and self.nodes.ratio is not None else self.evidence.ratio
+
+    @property
+    def is_slow_code(self) -> bool:
+        """Whether the effect remains without such kernels."""
+        return against_others(self.typical_ratio, self.evidence.ranks) >= MINIMAL_EFFECT
 
     @property
     def single_kernels_matter(self) -> bool:
@@ -69,7 +75,8 @@ class Report:
     """The answer for one job attempt: verdict is straggler, none or inconclusive.
 
     closest: the comparison that came nearest to a finding, None when nothing could be compared. held_up: regions that are
-    slower on a rank only because single kernels lasted too long; real time, but not slow code.
+    slower on a rank only because single kernels lasted too long; real time, but not slow code. not_judged: ranks that
+    have too few steps in common with the others in every region.
     """
 
     job: str
@@ -79,6 +86,7 @@ class Report:
     findings: tuple[Finding, ...]
     held_up: tuple[RegionFinding, ...]
     closest: RegionEvidence | None
+    not_judged: tuple[int, ...]
     comparisons: int
     steps: int
     waits: tuple[RankWait, ...]
@@ -90,10 +98,11 @@ def straggler_report(ask: Ask, job: str, attempt: int) -> Report:
     facts = receipt(ask, job, attempt)
     evidence = region_evidence(ask, job, attempt)
     steps = max((len(row.steps) for row in evidence), default=0)
-    suspects = [row for row in evidence if _is_slow(row, facts.clock_error_ns or 0)]
+    suspects = [row for row in evidence if _is_slow(row)]
     nodes = node_medians(ask, job, attempt, sorted({(row.region, row.phase) for row in suspects}))
     judged = [RegionFinding(row, nodes.get((row.rank, row.region, row.phase))) for row in suspects]
-    slow = [row for row in judged if row.typical_ratio >= MINIMAL_EFFECT]
+    slow = [row for row in judged if row.is_slow_code]
+    comparable = [row for row in evidence if row.ratio_low is not None]
     findings = _findings(slow, caused_waits(ask, job, attempt), facts)
     waits = rank_waits(ask, job, attempt)
     verdict, reason = _verdict(findings, evidence, steps, facts, waits)
@@ -103,8 +112,9 @@ def straggler_report(ask: Ask, job: str, attempt: int) -> Report:
         verdict=verdict,
         reason=reason,
         findings=findings,
-        held_up=tuple(row for row in judged if row.typical_ratio < MINIMAL_EFFECT),
-        closest=max(evidence, key=lambda row: row.ratio, default=None),
+        held_up=tuple(row for row in judged if not row.is_slow_code),
+        closest=max(comparable or evidence, key=lambda row: row.ratio, default=None),
+        not_judged=tuple(sorted(set(facts.ranks_seen) - {row.rank for row in comparable})),
         comparisons=len(evidence),
         steps=steps,
         waits=tuple(waits),
@@ -112,15 +122,17 @@ def straggler_report(ask: Ask, job: str, attempt: int) -> Report:
     )
 
 
-def _is_slow(row: RegionEvidence, clock_error_ns: int) -> bool:
-    return (
-        row.ratio >= MINIMAL_EFFECT
-        and row.ratio_low is not None
-        and row.ratio_low > 1
-        and row.slowest_share >= MINIMAL_SHARE
-        and row.q_value <= FALSE_DISCOVERY_RATE
-        and float(np.median(row.excess_ns)) > clock_error_ns
-    )
+def _is_slow(row: RegionEvidence) -> bool:
+    return _stands_out(row) and row.slowest_share >= MINIMAL_SHARE and row.q_value <= FALSE_DISCOVERY_RATE
+
+
+def _is_undecided(row: RegionEvidence) -> bool:
+    """Slowest in every step there is, and even that could be chance."""
+    return _stands_out(row) and row.slowest_share == 1 and row.q_value > FALSE_DISCOVERY_RATE
+
+
+def _stands_out(row: RegionEvidence) -> bool:
+    return row.against_others >= MINIMAL_EFFECT and row.ratio_low is not None and row.ratio_low > 1
 
 
 def _findings(slow: list[RegionFinding], caused: dict[int, CausedWait], facts: Receipt) -> tuple[Finding, ...]:
@@ -133,6 +145,7 @@ def _findings(slow: list[RegionFinding], caused: dict[int, CausedWait], facts: R
         )
         for rank, rows in by_rank.items()
     ]
+    found = [finding for finding in found if finding.cost_ns_per_step > (facts.clock_error_ns or 0)]
     return tuple(sorted(found, key=lambda finding: -finding.cost_ns_per_step))
 
 
@@ -155,16 +168,24 @@ def _verdict(
     if findings:
         return "straggler", ""
     if len(facts.ranks_seen) < 2:
-        return "inconclusive", f"only {len(facts.ranks_seen)} rank has data, there is nothing to compare it with"
+        seen = f"only rank {facts.ranks_seen[0]}" if facts.ranks_seen else "no rank"
+        return "inconclusive", f"{seen} has data, there is nothing to compare"
     if not evidence:
         return "inconclusive", "no region ran in the same step on two ranks"
     if steps < MINIMAL_STEPS:
-        return "inconclusive", f"{steps} steps are too few to judge, at least {MINIMAL_STEPS} are needed"
+        common = f"{steps} common steps are" if steps > 1 else "1 common step is"
+        return "inconclusive", f"{common} too few to judge, at least {MINIMAL_STEPS} are needed"
+    undecided = max(filter(_is_undecided, evidence), key=lambda row: row.ratio, default=None)
+    if undecided:
+        return "inconclusive", (
+            f"rank {undecided.rank} takes {undecided.against_others:.2f} times as long in {undecided.region} "
+            f"{undecided.phase} and is the slowest in all {len(undecided.steps)} steps, but that can be chance among "
+            f"{len(evidence)} comparisons of {undecided.ranks} ranks; more steps would tell"
+        )
     late = next((row for row in waits if _always_late(row, waits)), None)
     if late:
-        where = f"{late.name} in {late.region}" if late.region else late.name
         return "inconclusive", (
-            f"rank {late.rank} is the last to arrive at {late.last} of {late.judged} {where}, but no region explains it "
+            f"rank {late.rank} is the last to arrive at {late.last} of {late.judged} {late.title}, but no region explains it "
             "(a late launch, or work outside of regions)"
         )
     return "none", ""
@@ -172,7 +193,7 @@ def _verdict(
 
 def _always_late(row: RankWait, waits: list[RankWait]) -> bool:
     """Last so often that chance does not explain it, and the others wait long enough for it to matter."""
-    same = [other for other in waits if (other.name, other.region, other.phase) == (row.name, row.region, row.phase)]
+    same = [other for other in waits if other.kind == row.kind]
     others = [other.wait_ns for other in same if other.rank != row.rank and other.wait_ns is not None]
     if row.judged < MINIMAL_STEPS or not others or row.transfer_ns is None:
         return False

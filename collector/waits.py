@@ -57,6 +57,16 @@ class RankWait:
     wait_duration_ns: float | None
     transfer_duration_ns: float | None
 
+    @property
+    def kind(self) -> tuple[str | None, ...]:
+        """What the rows of the same collectives on other ranks have in common."""
+        return self.name, self.region, self.phase, self.group_name
+
+    @property
+    def title(self) -> str:
+        """What to call these collectives: "all_reduce in grads.all_reduce"."""
+        return f"{self.name} in {self.region}" if self.region else self.name
+
 
 @dataclass(frozen=True)
 class CausedWait:

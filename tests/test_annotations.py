@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from traces import graph_launch, kernel, write_trace
 
-from annotq.agent.annotations import is_annotation_file, read_annotations
+from annotq.agent.annotations import read_annotations
 from annotq.agent.errors import AnnotqError
-from annotq.agent.graphs import is_graph_file, read_graphs
+from annotq.agent.file_kinds import is_annotation_file, is_graph_file
+from annotq.agent.graphs import read_graphs
 from annotq.agent.kineto import read_trace
 
 DATA = Path(__file__).parent / "data"

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotq.agent.json_blocks import EventBlocks
+from annotq.agent.reader.json_blocks import EventBlocks
 
 TEXT = st.text(st.sampled_from('ab"\\{}[]:,\n \u00e9'), max_size=8) | st.sampled_from(
     ['{"ph":', '\n  {\n    "ph":', "]", "traceEvents"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,8 @@ from annotq.cli.progress import file_progress
 
 if TYPE_CHECKING:
     from annotq.agent.intake import Loaded, Outcome
+    from annotq.agent.read_ahead import Reader
+    from annotq.agent.sources import Source
 
 Paths = Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders are searched with their subfolders.")]
 JobName = Annotated[str | None, typer.Option("--job", metavar="NAME", help="Default: the name of the folder.")]
@@ -31,21 +34,28 @@ def ingest(
 
     Each file is loaded whole or not at all. A bad file is named and does not stop the others; the exit code is then 1.
     """
-    from annotq.agent.intake import take_in
     from annotq.agent.sources import find_sources
-    from annotq.collector.load import Loader, Target
-    from annotq.collector.store import Store
 
     sources = find_sources(paths)
     path = db or default_store()
     tally = Tally()
-    with Store(path) as store, file_progress(sources, quiet) as progress:
-        outcomes = take_in(
-            sources, lambda folder: Loader(store, Target(job or folder, attempt)), rank, progress.advance_bytes
-        )
-        for outcome in outcomes:
-            progress.finish(outcome.source)
-            tally.add(outcome, quiet)
+    with reading(sources, rank) as reader, file_progress(sources, quiet) as progress:
+        # Imported here: the readers are at work meanwhile.
+        from annotq.agent.intake import take_in
+        from annotq.collector.load import Loader, Target
+        from annotq.collector.store import Store
+
+        with Store(path) as store:
+            outcomes = take_in(
+                sources,
+                lambda folder: Loader(store, Target(job or folder, attempt)),
+                rank,
+                progress.advance_bytes,
+                reader,
+            )
+            for outcome in outcomes:
+                progress.finish(outcome.source)
+                tally.add(outcome, quiet)
     if not quiet:
         note(tally.sentence(path))
     jobs = sorted({job or source.job for source in sources})
@@ -53,6 +63,22 @@ def ingest(
         note(f"next: annotq stragglers --job {jobs[0]}{f' --db {db}' if db else ''}")
     if tally.problems:
         raise typer.Exit(EXIT_FAILED)
+
+
+@contextmanager
+def reading(sources: Sequence[Source], rank: int | None) -> Iterator[Reader]:
+    """A reader for the traces among the sources, with the first of them begun where that is worth a process."""
+    from annotq.agent.read_ahead import ReadAhead, ReadHere, workers_for
+
+    traces = [source.path for source in sources if source.kind == "trace"]
+    workers = workers_for(traces)
+    if not workers:
+        yield ReadHere()
+        return
+    with ReadAhead(workers) as reader:
+        for path in traces[:workers]:
+            reader.begin(path, rank)
+        yield reader
 
 
 @dataclass

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from annotq.agent.exact_ns import MAX_DURATION_NS
+from annotq.agent.reader.exact_ns import MAX_DURATION_NS
 
 _VERSION = "_version"
 

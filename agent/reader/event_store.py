@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from annotq.agent.collectives import NONE, SEQUENCE, CollectiveValues, collective_values
-from annotq.agent.exact_ns import Int64s
-from annotq.agent.graph_ids import ObservedNodes, graph_ids
-from annotq.agent.inline import InlineAnnotations
-from annotq.agent.json_blocks import Block, Element, EventBlocks
 from annotq.agent.problems import Problems
-from annotq.agent.spill import Columns, Spill
-from annotq.agent.trace_events import (
+from annotq.agent.reader.collectives import NONE, SEQUENCE, CollectiveValues, collective_values
+from annotq.agent.reader.exact_ns import Int64s
+from annotq.agent.reader.graph_ids import ObservedNodes, graph_ids
+from annotq.agent.reader.inline import InlineAnnotations
+from annotq.agent.reader.json_blocks import Block, Element, EventBlocks
+from annotq.agent.reader.spill import Columns, Spill
+from annotq.agent.reader.trace_events import (
     FULL,
     LEAN,
     LENIENT,

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Raw
 
-from annotq.agent.exact_ns import MAX_DURATION_NS, Int64s, exact_ns
+from annotq.agent.reader.exact_ns import MAX_DURATION_NS, Int64s, exact_ns
 
 NULL = -(1 << 63)  # a missing integer in an int64 column
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from annotq.agent.exact_ns import Int64s
-from annotq.agent.trace_events import NULL
+from annotq.agent.reader.exact_ns import Int64s
+from annotq.agent.reader.trace_events import NULL
 
 
 class Nesting:

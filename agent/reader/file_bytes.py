@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from annotq.agent.errors import AnnotqError
-from annotq.agent.gzip_content import GZIP_MAGIC, DamagedGzipError, inflate
+from annotq.agent.reader.gzip_content import GZIP_MAGIC, DamagedGzipError, inflate
 
 # The parser holds the interpreter lock for milliseconds at a time and this thread needs it once per call:
 # few, large calls.

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from annotq.agent.event_store import EventStore
-from annotq.agent.exact_ns import Int64s
 from annotq.agent.fingerprint import fingerprint
-from annotq.agent.graph_ids import Bools
-from annotq.agent.launches import Lookup, Spans, take
-from annotq.agent.spill import Columns
-from annotq.agent.trace_events import GPU_KINDS, NULL, HostColumns
+from annotq.agent.reader.event_store import EventStore
+from annotq.agent.reader.exact_ns import Int64s
+from annotq.agent.reader.graph_ids import Bools
+from annotq.agent.reader.launches import Lookup, Spans, take
+from annotq.agent.reader.spill import Columns
+from annotq.agent.reader.trace_events import GPU_KINDS, NULL, HostColumns
 
 # A kernel cannot run on while the next one of its stream runs: a duration that says so is wrong, or the stream is.
 OVERRUN_NS = 1_000_000_000

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from annotq.agent.annotations import Annotation, annotation_batch, annotation_row
-from annotq.agent.trace_events import NULL
+from annotq.agent.reader.trace_events import NULL
 
 NAMING = ("name", "module_fqn", "module_name", "str")
 
