@@ -42,7 +42,7 @@ def explain_finding(finding: Finding) -> str:
     other = f" ({against_others(usual, ranks):.2f} times the other rank)" if ranks == 2 else ""
     text = (
         f"Rank {finding.rank}{host} is slow in {names}, {phases}: {usual:.2f} times the ranks' median{other}, "
-        f"slowest in {'all' if share == 1 else f'at least {share:.0%} of'} {steps} steps; "
+        f"slowest in {_share_text(share, steps, len(finding.regions))} steps; "
         f"it costs {duration_text(finding.cost_ns_per_step)} a step"
     )
     if finding.single_kernels_matter:
@@ -52,6 +52,13 @@ def explain_finding(finding: Finding) -> str:
         if finding.caused_wait.steps < steps:
             text += f" in the {finding.caused_wait.steps} of {steps} steps in which it arrives last"
     return text + "."
+
+
+def _share_text(share: float, steps: int, regions: int) -> str:
+    """How many of the steps, for the region with the smallest share."""
+    if share == 1:
+        return f"all {steps}"
+    return f"{'at least ' if regions > 1 else ''}{round(share * steps)} of {steps}"
 
 
 def explain_single_kernels(row: RegionFinding) -> str:

@@ -84,7 +84,9 @@ def _infer_trace(
         node_indices += fitting[0].node_indices
     if not matched:
         return
-    connection.register("inferred", pa.table({"r": rowids, "g": graph_ids, "n": node_indices}))
+    # DuckDB finds the table by the name of this variable.
+    inferred = pa.table({"r": rowids, "g": graph_ids, "n": node_indices})
+    assert inferred.num_rows
     connection.execute(
         "UPDATE gpu_event SET graph_id = i.g, node_index = i.n FROM inferred i WHERE gpu_event.rowid = i.r"
     )

@@ -12,8 +12,9 @@ from traces import Event, graph_launch, kernel, step, write_trace
 
 from annotq.agent.intake import Outcome, take_in
 from annotq.agent.sources import find_sources
-from annotq.collector.load import Loader, Target
+from annotq.collector.load import Loader
 from annotq.collector.query import Door
+from annotq.collector.rows import Target
 from annotq.collector.store import Store
 
 DATA = Path(__file__).parent / "data"

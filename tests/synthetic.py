@@ -20,24 +20,26 @@ BEGIN_NS = 1_790_857_026_000_000_000
 STEP_NS = 1_000_000_000
 GRAPH = 7
 
-Node = tuple[str, str]  # region, phase; a region with "reduce" in its name is an all_reduce
+Node = tuple[str, str]  # region, phase
 
 
 @dataclass(frozen=True)
 class Job:
     """What ran. durations_ns, shape (ranks, steps, nodes): 0 where the kernel did not run. delays_ns, shape
-    (ranks, steps): how late the graph starts in a step. The nodes of a step run one after the other.
+    (ranks, steps): how late the graph starts in a step. The nodes of a step run one after the other, with `reduces` the
+    last one is an all_reduce.
     """
 
     nodes: tuple[Node, ...]
     durations_ns: NDArray[np.int64]
     delays_ns: NDArray[np.int64]
+    reduces: bool = False
 
-    def but(self, change: Mapping[tuple[Any, Any, Any], int | NDArray[np.int64]]) -> Job:
-        """A copy with durations_ns[rank, step, node] set, by index or slice."""
+    def but(self, duration_ns: int, *places: tuple[Any, ...]) -> Job:
+        """A copy in which durations_ns[place] is another one; a place is what indexes an array, as np.s_ writes it."""
         durations = self.durations_ns.copy()
-        for place, value in change.items():
-            durations[place] = value
+        for place in places:
+            durations[place] = duration_ns
         return replace(self, durations_ns=durations)
 
     def late(self, ranks: NDArray[np.int64] | int, delay_ns: int) -> Job:
@@ -46,14 +48,18 @@ class Job:
         delays[ranks, np.arange(delays.shape[1])] += delay_ns
         return replace(self, delays_ns=delays)
 
-    def with_all_reduce(self, transfer_ns: int = 300_000) -> Job:
+    def nodes_of(self, region: str) -> list[int]:
+        return [index for index, node in enumerate(self.nodes) if node[0] == region]
+
+    def with_all_reduce(self, region: str = "grads.all_reduce", transfer_ns: int = 300_000) -> Job:
         """A copy that ends every step with an all_reduce: whoever arrives early waits in it for the last rank."""
         arrive = self.delays_ns + self.durations_ns.sum(axis=2)
         duration = arrive.max(axis=0, keepdims=True) + transfer_ns - arrive
         return replace(
             self,
-            nodes=(*self.nodes, ("grads.all_reduce", "backward")),
+            nodes=(*self.nodes, (region, "backward")),
             durations_ns=np.concatenate([self.durations_ns, duration[:, :, None]], axis=2),
+            reduces=True,
         )
 
 
@@ -110,6 +116,7 @@ def _insert(store: Store, name: str, first_id: int, job: Job, clock_error_ns: in
             "node_index": np.arange(len(job.nodes)),
             "region": [region for region, _ in job.nodes],
             "phase": [phase for _, phase in job.nodes],
+            "communication": [job.reduces and index == len(job.nodes) - 1 for index in range(len(job.nodes))],
         }
     )
     store.connection.register("ranks", ranks)
@@ -158,9 +165,9 @@ _STATEMENTS = (
        FROM events GROUP BY rank""",
     """INSERT INTO gpu_event BY NAME
        SELECT $id + e.rank AS trace_id, $id + e.rank AS process_id, e.rank, e.start_ns, e.duration_ns,
-           'kernel' AS kind, CASE WHEN n.region LIKE '%reduce%' THEN 'ncclDevKernel_AllReduce_Sum_f32' ELSE 'gemm' END AS name,
+           'kernel' AS kind, CASE WHEN n.communication THEN 'ncclDevKernel_AllReduce_Sum_f32' ELSE 'gemm' END AS name,
            0 AS device, 7 AS stream, e.step AS correlation_id, true AS in_graph, $graph AS graph_id, e.node_index,
-           e.step, false AS overrun, n.region LIKE '%reduce%' AS communication, 'default' AS group_name
+           e.step, false AS overrun, n.communication, 'default' AS group_name
        FROM events AS e JOIN nodes AS n ON n.node_index = e.node_index
        ORDER BY e.rank, e.start_ns""",
 )

@@ -13,7 +13,8 @@ from traces import kernel, write_trace
 from annotq.agent.intake import Outcome, take_in
 from annotq.agent.read_ahead import ReadAhead, Reader, ReadHere, workers_for
 from annotq.agent.sources import find_sources
-from annotq.collector.load import Loader, Target
+from annotq.collector.load import Loader
+from annotq.collector.rows import Target
 from annotq.collector.store import Store
 
 TABLES = ("process", "graph", "graph_node", "annotation", "source_file", "trace", "gpu_event", "host_span", "clock")

@@ -39,7 +39,8 @@ def _load(folder: Path, store_path: Path, job: str) -> None:
     from annotq.agent.errors import AnnotqError
     from annotq.agent.intake import take_in
     from annotq.agent.sources import find_sources
-    from annotq.collector.load import Loader, Target
+    from annotq.collector.load import Loader
+    from annotq.collector.rows import Target
     from annotq.collector.store import Store as WritingStore
 
     with WritingStore(store_path) as store:

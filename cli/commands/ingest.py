@@ -42,7 +42,8 @@ def ingest(
     with reading(sources, rank) as reader, file_progress(sources, quiet) as progress:
         # Imported here: the readers are at work meanwhile.
         from annotq.agent.intake import take_in
-        from annotq.collector.load import Loader, Target
+        from annotq.collector.load import Loader
+        from annotq.collector.rows import Target
         from annotq.collector.store import Store
 
         with Store(path) as store:
