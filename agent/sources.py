@@ -40,10 +40,11 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
             if not files:
                 raise AnnotqError(f"{path}: no trace or annotation file ({', '.join(_SUFFIXES)}) in this folder.")
             job = path.resolve().name
-        elif path.exists():
+        elif path.is_file():
             files, job = [path], path.resolve().parent.name
         else:
-            raise AnnotqError(f"{path}: no such file or folder.")
+            what = "neither a file nor a folder" if path.exists() else "no such file or folder"
+            raise AnnotqError(f"{path}: {what}.")
         for file in files:
             found.setdefault(file.resolve(), Source(file, _kind(file), job))
     return sorted(found.values(), key=lambda source: (_ORDER[source.kind], _natural(source.path)))

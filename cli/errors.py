@@ -26,6 +26,12 @@ class Commands(TyperGroup):
         except AnnotqError as error:
             print_error(error)
             raise typer.Exit(error.exit_code) from None
+        except RuntimeError as error:
+            # DuckDB's words for Ctrl-C while it was busy.
+            if "Query interrupted" not in str(error):
+                raise
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
             raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MACHINE_ROWS = 1_000_000
 TERMINAL_ROWS = 1_000
 
+# What an analysis may read: 1,024 ranks x 50 steps x 200 regions, and twice that.
+ANALYSIS_ROWS = 20_000_000
+
 REPORT_SECONDS = 600.0
 
 
@@ -100,7 +103,7 @@ def open_report(options: ReadingOptions) -> Iterator[Report]:
     printer = Printer(options)
     from annotq.collector.query import Door, Limits
 
-    with Door(options.store_path(), Limits(rows=MACHINE_ROWS, seconds=REPORT_SECONDS)) as door:
+    with Door(options.store_path(), Limits(rows=ANALYSIS_ROWS, seconds=REPORT_SECONDS)) as door:
         yield Report(door, options, printer)
 
 

@@ -14,12 +14,15 @@ SAME_HOST_ERROR_NS = 1_000
 
 
 def update_clocks(connection: duckdb.DuckDBPyConnection, job: str, attempt: int) -> None:
-    """Rewrite the clock rows of a job attempt after one of its processes became known."""
+    """Rewrite the clock rows of a job attempt after a trace came in. Processes without a usable trace have no times."""
     hosts = connection.execute(
-        "SELECT DISTINCT coalesce(host, '') FROM process WHERE job = ? AND attempt = ? ORDER BY 1", [job, attempt]
+        """SELECT DISTINCT coalesce(p.host, '') FROM process p JOIN trace t USING (process_id)
+           WHERE p.job = ? AND p.attempt = ? AND t.status <> 'rejected' ORDER BY 1""",
+        [job, attempt],
     ).fetchall()
-    single = len(hosts) == 1 and hosts[0][0] != ""
-    method, error = ("same_host", SAME_HOST_ERROR_NS) if single else ("none", None)
+    named = [host for (host,) in hosts if host]
     connection.execute("DELETE FROM clock WHERE job = ? AND attempt = ?", [job, attempt])
     for (host,) in hosts:
+        alone = named == [host]
+        method, error = ("same_host", SAME_HOST_ERROR_NS) if alone else ("none", None)
         connection.execute("INSERT INTO clock VALUES (?, ?, ?, 0, 0, 0, ?, ?)", [job, attempt, host, error, method])

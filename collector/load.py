@@ -20,6 +20,8 @@ from annotq.collector.align import update_clocks
 from annotq.collector.infer import infer_node_ids
 from annotq.collector.rows import (
     Target,
+    check_annotations,
+    forget_trace,
     insert_events,
     insert_host_spans,
     insert_trace,
@@ -52,8 +54,10 @@ class Loader:
         process_id = self.target.process_id(info.rank)
         if self.is_known(info.sha256, info.rank):
             return Loaded(known=True, rank=info.rank)
-        self._check_claim(info, process_id)
+        replaced = self._check_claim(info, process_id)
         with self.store.transaction() as connection:
+            if replaced is not None:
+                forget_trace(connection, replaced)
             self._merge_process(info, process_id)
             trace_id = id_of(process_id, info.sha256)
             insert_trace(connection, info, trace_id, process_id, self.target)
@@ -71,12 +75,13 @@ class Loader:
         return Loaded(False, info.rank, info.gpu_events, info.graph_events, problems=problems)
 
     def load_annotations(self, file: AnnotationFile) -> Loaded:
-        """Load the annotations of one process."""
+        """Load the annotations of one process. Raises AnnotqError when they contradict those that are there already."""
         process_id = self.target.process_id(file.rank)
         if self.is_known(file.sha256, file.rank):
             return Loaded(known=True, rank=file.rank)
         with self.store.transaction() as connection:
             self._ensure_process(file.rank)
+            check_annotations(connection, file.rows, process_id, file.path)
             merge_annotations(connection, file.rows, process_id, "file")
             remember(connection, process_id, file.sha256, file.path, "annotations")
             infer_node_ids(connection, process_id)
@@ -112,24 +117,33 @@ class Loader:
                     [*row, reason],
                 )
 
-    def _check_claim(self, info: TraceInfo, process_id: int) -> None:
+    def _check_claim(self, info: TraceInfo, process_id: int) -> int | None:
+        """The id of a trace that this one replaces (the same path, read only in part before), or None.
+
+        Raises AnnotqError when another process, or another file for the same time, is there under this rank.
+        """
         connection = self.store.connection
-        claimed = connection.execute("SELECT host, pid FROM process WHERE process_id = ?", [process_id]).fetchone()
+        claimed = connection.execute("SELECT host, pid FROM process WHERE process_id = ?", [process_id]).fetchall()
         earlier = connection.execute(
-            """SELECT path, window_start_ns < ? AND window_end_ns > ? FROM trace
-               WHERE process_id = ? AND status <> 'rejected' ORDER BY 2 DESC, path LIMIT 1""",
+            """SELECT trace_id, path, status, window_start_ns < ? AND window_end_ns > ? FROM trace
+               WHERE process_id = ? AND status <> 'rejected' ORDER BY 4 DESC, path""",
             [info.window_end_ns, info.window_start_ns, process_id],
-        ).fetchone()
-        if earlier is None or claimed is None:
-            return
-        path, overlaps = earlier
+        ).fetchall()
+        if not earlier or not claimed:
+            return None
+        ((host, pid),) = claimed
+        for trace_id, path, status, _ in earlier:
+            if path == info.path and status == "partial":
+                return int(trace_id)
+        _, path, _, overlaps = earlier[0]
         twice = f"{info.path}: rank {info.rank} is claimed twice:"
         hint = "For another run of the job use --attempt N or --job NAME; for a wrong rank --rank N."
-        if _differ(claimed[0], info.host) or _differ(claimed[1], info.pid):
-            mine, theirs = f"process {info.pid} on {info.host}", f"process {claimed[1]} on {claimed[0]}"
+        if _differ(host, info.host) or _differ(pid, info.pid):
+            mine, theirs = f"process {info.pid} on {info.host}", f"process {pid} on {host}"
             raise AnnotqError(f"{twice} this is {mine}, {path} is {theirs}.", hint)
         if overlaps:
             raise AnnotqError(f"{twice} its window overlaps that of {path}.", hint)
+        return None
 
     def _ensure_process(self, rank: int) -> None:
         self.store.connection.execute(
@@ -139,10 +153,13 @@ class Loader:
 
     def _merge_process(self, info: TraceInfo, process_id: int) -> None:
         self._ensure_process(info.rank)
+        groups = _groups(info.process_groups)
+        only = groups[0] if len(groups) == 1 else (None, None)
         self.store.connection.execute(
             """UPDATE process SET world_size = coalesce(?, world_size), host = coalesce(?, host), pid = coalesce(?, pid),
                gpu = coalesce(?, gpu), versions = coalesce(?, versions), process_groups = coalesce(?, process_groups),
-               default_group = coalesce(?, default_group) WHERE process_id = ?""",
+               group_count = coalesce(?, group_count), default_group = coalesce(?, default_group),
+               default_group_size = coalesce(?, default_group_size) WHERE process_id = ?""",
             [
                 info.world_size,
                 info.host,
@@ -150,18 +167,21 @@ class Loader:
                 info.gpu,
                 json.dumps(info.versions, sort_keys=True) if info.versions else None,
                 info.process_groups,
-                _only_group(info.process_groups),
+                len(groups) or None,
+                *only,
                 process_id,
             ],
         )
 
 
-def _only_group(process_groups: str | None) -> str | None:
-    groups = json.loads(process_groups) if process_groups else []
-    names = {
-        str(group.get("pg_name")) for group in groups if isinstance(group, dict) and group.get("pg_name") is not None
-    }
-    return names.pop() if len(names) == 1 else None
+def _groups(process_groups: str | None) -> list[tuple[str | None, int | None]]:
+    """Name and number of ranks of each process group in distributedInfo.pg_config."""
+    found = [group for group in json.loads(process_groups or "[]") if isinstance(group, dict)]
+    return [
+        (str(group["pg_name"]) if "pg_name" in group else None, size if isinstance(size, int) else None)
+        for group in found
+        for size in [group.get("pg_size", len(group["ranks"]) if isinstance(group.get("ranks"), list) else None)]
+    ]
 
 
 def _differ(left: object, right: object) -> bool:
@@ -169,5 +189,4 @@ def _differ(left: object, right: object) -> bool:
 
 
 def _scalar(connection: duckdb.DuckDBPyConnection, query: str, parameters: list[object]) -> int:
-    row = connection.execute(query, parameters).fetchone()
-    return int(row[0]) if row else 0
+    return int(connection.execute(query, parameters).fetchall()[0][0])

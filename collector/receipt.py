@@ -17,7 +17,8 @@ JOB = """SELECT max(p.world_size) AS ranks_expected,
     CASE WHEN count(c.error_ns) = count(*) THEN max(c.error_ns) END AS clock_error_ns
 FROM process AS p
 LEFT JOIN clock AS c ON c.job = p.job AND c.attempt = p.attempt AND c.host = coalesce(p.host, '')
-WHERE p.job = ? AND p.attempt = ?"""
+WHERE p.job = ? AND p.attempt = ?
+    AND EXISTS (SELECT 1 FROM trace AS t WHERE t.process_id = p.process_id AND t.status <> 'rejected')"""
 
 RANKS = "SELECT rank, host FROM process WHERE job = ? AND attempt = ? ORDER BY rank ASC NULLS LAST"
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from annotq.agent.batches import COLLECTIVE_COLUMNS
+from annotq.agent.errors import AnnotqError
 from annotq.agent.fingerprint import fingerprint
 from annotq.agent.kineto import TraceInfo
 from annotq.collector.store import id_of
@@ -105,10 +106,44 @@ def _communication(batch: pa.RecordBatch) -> pa.BooleanArray:
     return pa.array(by_name[names.indices.to_numpy()] | collective, pa.bool_())
 
 
+def forget_trace(connection: duckdb.DuckDBPyConnection, trace_id: int) -> None:
+    """Take a trace out again, with its events and the memory of its file."""
+    connection.execute(
+        """DELETE FROM source_file WHERE (process_id, sha256) IN (SELECT process_id, sha256 FROM trace WHERE trace_id = ?)""",
+        [trace_id],
+    )
+    for table in ("gpu_event", "host_span", "trace"):
+        connection.execute(f"DELETE FROM {table} WHERE trace_id = ?", [trace_id])
+
+
+def check_annotations(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, process_id: int, path: str) -> None:
+    """Refuse annotations that give a node of this process another meaning: they come from another process.
+
+    Raises AnnotqError. More nodes than before, as in a later snapshot of the same process, are welcome.
+    """
+    if rows.num_rows == 0:
+        return
+    differing = _run(
+        connection,
+        f"""SELECT count(*) FROM incoming i JOIN annotation a USING (graph_id, node_index)
+            WHERE a.process_id = {process_id} AND a.attributes <> i.attributes""",
+        rows,
+    )[0][0]
+    if differing:
+        other = connection.execute(
+            "SELECT path FROM source_file WHERE process_id = ? AND kind = 'annotations' ORDER BY path", [process_id]
+        ).fetchall()
+        where = ", ".join(row[0] for row in other) or "the trace itself"
+        raise AnnotqError(
+            f"{path}: {differing:,} of {rows.num_rows:,} nodes are annotated differently than in {where}.",
+            "For another run of the job use --attempt N or --job NAME; for a wrong rank --rank N.",
+        )
+
+
 def merge_annotations(
     connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, process_id: int, source: str
 ) -> None:
-    """A node annotated again (a later, longer snapshot of the same process) takes the newer annotation."""
+    """Add annotations of a process; a node that is there already keeps the same meaning (see check_annotations)."""
     if rows.num_rows == 0:
         return
     _run(connection, f"INSERT OR REPLACE INTO annotation SELECT {process_id}, * FROM incoming", rows)
@@ -145,17 +180,18 @@ def merge_nodes(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, pro
 
 
 def renumber_steps(connection: duckdb.DuckDBPyConnection, process_id: int) -> None:
-    """Steps that are replay ordinals start at 0 in every trace; later windows of a process go on counting."""
+    """Give windows of a process that use the same step numbers again (replay ordinals always do) numbers of their own."""
     windows = connection.execute(
-        """SELECT t.trace_id, coalesce(max(e.step) + 1, 0) FROM trace t LEFT JOIN gpu_event e USING (trace_id)
-           WHERE t.process_id = ? AND t.step_source = 'replay' AND t.status <> 'rejected'
+        """SELECT t.trace_id, min(e.step), max(e.step) FROM trace t JOIN gpu_event e USING (trace_id)
+           WHERE t.process_id = ? AND t.status <> 'rejected' AND e.step IS NOT NULL
            GROUP BY t.trace_id, t.window_start_ns ORDER BY t.window_start_ns""",
         [process_id],
     ).fetchall()
-    offset = 0
-    for trace_id, steps in windows:
+    following = 0
+    for trace_id, first, last in windows:
+        offset = max(0, following - first)
         connection.execute("UPDATE trace SET step_offset = ? WHERE trace_id = ?", [offset, trace_id])
-        offset += steps
+        following = last + offset + 1
 
 
 def mismatches(connection: duckdb.DuckDBPyConnection, process_id: int) -> tuple[str, ...]:
@@ -164,9 +200,13 @@ def mismatches(connection: duckdb.DuckDBPyConnection, process_id: int) -> tuple[
         f"""SELECT t.path FROM trace t WHERE t.process_id = {process_id} AND t.graph_events > 0
             AND EXISTS (SELECT 1 FROM annotation a WHERE a.process_id = {process_id})
             AND NOT EXISTS (SELECT 1 FROM gpu_event e JOIN annotation a USING (process_id, graph_id, node_index)
-                            WHERE e.trace_id = t.trace_id)"""
+                            WHERE e.trace_id = t.trace_id) ORDER BY t.path"""
     ).fetchall()
-    return tuple(f"{path}: {_NO_MATCH}" for (path,) in unnamed)
+    files = connection.execute(
+        "SELECT path FROM source_file WHERE process_id = ? AND kind = 'annotations' ORDER BY path", [process_id]
+    ).fetchall()
+    where = ", ".join(row[0] for row in files) or "the trace itself"
+    return tuple(f"{path} with the annotations in {where}: {_NO_MATCH}" for (path,) in unnamed)
 
 
 def remember(connection: duckdb.DuckDBPyConnection, process_id: int, sha256: str, path: str, kind: str) -> None:

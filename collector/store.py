@@ -26,7 +26,7 @@ SCHEMA_VERSION = 1
 DISABLED_OPTIMIZERS = "partial_aggregate_pushdown"
 
 # A loader holds one batch and the row groups being written; more memory does not make it faster.
-WRITER_MEMORY = "512MB"
+WRITER_MEMORY = "120MB"
 
 
 def id_of(*parts: object) -> int:
@@ -68,10 +68,13 @@ class Store:
         self.connection.execute("BEGIN")
         try:
             yield self.connection
-        except BaseException:
-            self.connection.execute("ROLLBACK")
+            self.connection.execute("COMMIT")
+        except BaseException as error:
+            with contextlib.suppress(duckdb.Error):  # nothing to roll back when the commit itself failed
+                self.connection.execute("ROLLBACK")
+            if "Query interrupted" in str(error):  # DuckDB's words for Ctrl-C while it was busy
+                raise KeyboardInterrupt from None
             raise
-        self.connection.execute("COMMIT")
 
     def _prepare(self) -> None:
         found = stored_version(self.connection, self.path)

@@ -111,6 +111,43 @@ def test_annotations_of_another_process_are_pointed_out(tmp_path: Path) -> None:
     assert rows(store, "SELECT orphan, note FROM coverage") == [(1, sentence)]
 
 
+def test_annotations_that_contradict_those_of_the_rank_are_refused(tmp_path: Path) -> None:
+    # Two jobs below one folder: without this the second would rename the kernels of the first.
+    for job, region in (("first", "attn"), ("second", "mlp")):
+        write_job(tmp_path / "both" / job, {0: [[10]]}, [region])
+    outcomes = load(tmp_path / "store.duckdb", tmp_path / "both")
+    refused = outcomes[1]
+    assert refused.loaded is None
+    assert refused.problems[0].endswith(
+        f"second/rank0.annotations.json: 1 of 1 nodes are annotated differently than in "
+        f"{tmp_path}/both/first/rank0.annotations.json."
+    )
+    assert rows(tmp_path / "store.duckdb", "SELECT DISTINCT region FROM kernels") == [("attn",)]
+
+
+def test_a_later_snapshot_with_more_nodes_is_welcome(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    write_trace(tmp_path / "rank0.json", replayed_step(0, 1000, [10, 10], ["k", "l"]), rank=0)
+    load(store, write_annotations(tmp_path / "rank0.early.annotations.json", {0: "a"}), job="j")
+    load(store, write_annotations(tmp_path / "rank0.late.annotations.json", {0: "a", 1: "b"}), job="j")
+    load(store, tmp_path / "rank0.json", job="j")
+    assert rows(store, "SELECT region FROM kernels ORDER BY node_index") == [("a",), ("b",)]
+
+
+def test_the_whole_file_replaces_the_part_that_was_read_before(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    trace = write_trace(tmp_path / "rank0.json", [kernel(f"k{i}", 1000 + 100 * i) for i in range(5)], rank=0)
+    whole = trace.read_bytes()
+    trace.write_bytes(whole[: len(whole) // 2])
+    load(store, trace, job="j")
+    assert rows(store, "SELECT status FROM coverage") == [("partial",)]
+    trace.write_bytes(whole)
+    (outcome,) = load(store, trace, job="j")
+    assert outcome.problems == ()
+    assert rows(store, "SELECT status, gpu_events FROM coverage") == [("complete", 5)]
+    assert rows(store, "SELECT count(*) FROM kernels") == [(5,)]
+
+
 def test_annotations_after_the_trace_name_it_too(tmp_path: Path) -> None:
     store = tmp_path / "store.duckdb"
     write_trace(tmp_path / "rank0.json", replayed_step(0, 1000, [10], ["k"]), rank=0)

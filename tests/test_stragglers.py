@@ -175,9 +175,9 @@ def test_communication_is_not_compared_and_mixed_regions_compare_their_computing
     assert blamed(own) == blamed(mixed) == {(2, "layers.0.mlp")}
 
 
-@pytest.mark.parametrize(("clock_error_ns", "verdict"), [(50_000, "straggler"), (5_000_000, "none")])
+@pytest.mark.parametrize(("clock_error_ns", "verdict"), [(500_000, "straggler"), (5_000_000, "none")])
 def test_a_cost_below_the_clock_error_is_not_a_finding(tmp_path: Path, clock_error_ns: int, verdict: str) -> None:
-    # 16 regions of 0.1 to 2 ms each cost 15 % more: each more than nothing, together about 2 ms.
+    # 16 regions cost 0.02 to 0.3 ms too much each, 2.3 ms together.
     slow = {(1, f"layers.{layer}.mlp"): 1.15 for layer in range(8)}
     (report,) = reports(tmp_path, synthetic_job(1, 4, 20, slow=slow), clock_error_ns=clock_error_ns)
     assert report.verdict == verdict

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from jobs import NCCL, load, rows, write_annotations, write_job
-from traces import BASE_NS, annotation, graph_launch, kernel, launch, step, write_trace
+from traces import BASE_NS, Event, annotation, graph_launch, kernel, launch, step, write_trace
 
 MS = 1_000_000
 
@@ -78,6 +79,67 @@ def test_a_collective_that_a_rank_lacks_is_not_judged(tmp_path: Path) -> None:
         store, "SELECT collective_id, rank, wait_ns, last_rank FROM collectives WHERE rank = 0 ORDER BY collective_id"
     )
     assert [row[2:] for row in found] == [(30_000, 1), (None, None)]
+
+
+def collective_ranks(
+    tmp_path: Path, starts: dict[int, list[float]], groups: list[dict[str, object]] | None, duration: float = 100
+) -> Path:
+    """All_reduce kernels outside of graphs: starts[rank] in us, one step, 4 ranks expected."""
+    for rank, begins in starts.items():
+        events = [step(0, 900, 10_000)]
+        for number, begin in enumerate(begins):
+            events += [
+                launch(begin - 10, correlation=number + 1),
+                kernel(NCCL, begin, duration, correlation=number + 1),
+            ]
+        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank, host_name="node-a")
+        if groups is not None:
+            text = (tmp_path / f"rank{rank}.json").read_text()
+            config = json.dumps({"backend": "nccl", "pg_config": groups})[1:-1]
+            (tmp_path / f"rank{rank}.json").write_text(text.replace('"backend": "nccl"', config, 1))
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    return tmp_path / "store.duckdb"
+
+
+def test_a_rank_that_sent_no_trace_leaves_its_collectives_unjudged(tmp_path: Path) -> None:
+    # Rank 2 may have been the last: nobody else is called so.
+    groups: list[dict[str, object]] = [{"pg_name": "0", "pg_size": 3}]
+    store = collective_ranks(tmp_path, {0: [1000], 1: [1050]}, groups)
+    assert rows(store, "SELECT wait_ns, last_rank, group_name FROM collectives") == [(None, None, "0")] * 2
+
+
+def test_a_call_of_an_unknown_group_among_several_is_not_paired(tmp_path: Path) -> None:
+    groups: list[dict[str, object]] = [{"pg_name": "0", "pg_size": 2}, {"pg_name": "1", "pg_size": 1}]
+    store = collective_ranks(tmp_path, {0: [1000], 1: [1050]}, groups)
+    assert rows(store, "SELECT wait_ns, last_rank, group_name FROM collectives") == [(None, None, None)] * 2
+
+
+def test_ranks_with_different_numbers_of_calls_are_not_paired_by_order(tmp_path: Path) -> None:
+    store = collective_ranks(tmp_path, {0: [1000, 1200], 1: [1200]}, None)
+    assert rows(store, "SELECT DISTINCT wait_ns, last_rank FROM collectives") == [(None, None)]
+
+
+def test_a_rank_that_ended_before_another_arrived_proves_a_wrong_pairing(tmp_path: Path) -> None:
+    store = collective_ranks(tmp_path, {0: [1000], 1: [1500]}, None)
+    assert rows(store, "SELECT DISTINCT wait_ns, last_rank FROM collectives") == [(None, None)]
+
+
+def test_windows_that_use_the_same_step_numbers_go_on_counting(tmp_path: Path) -> None:
+    for window, begin in enumerate((1000, 50_000)):
+        events = [event for number in (0, 1) for event in _step_at(number, begin + 1000 * number, window)]
+        write_trace(tmp_path / f"rank0.w{window}.json", events, rank=0)
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    found = rows(tmp_path / "store.duckdb", "SELECT step, duration_ns FROM steps ORDER BY step")
+    assert found == [(0, 10_000), (1, 10_000), (2, 10_000), (3, 10_000)]
+
+
+def _step_at(number: int, begin: float, window: int) -> list[Event]:
+    correlation = 10 * window + number + 1
+    return [
+        step(number, begin, 50),
+        launch(begin + 5, correlation=correlation),
+        kernel("k", begin + 20, correlation=correlation),
+    ]
 
 
 def test_ranks_on_hosts_with_unknown_clocks_are_judged_by_duration(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from annotq.agent.reader.trace_events import GPU_KINDS, NULL, HostColumns
 
 # A kernel cannot run on while the next one of its stream runs: a duration that says so is wrong, or the stream is.
 OVERRUN_NS = 1_000_000_000
+_PIECE = 1 << 16
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 
@@ -101,7 +102,7 @@ def _useful_launches(calls: HostColumns, correlations: Int64s, names: list[str])
     # cudaGraphLaunch, cuGraphLaunch, cudaGraphLaunch_v10000, hipGraphLaunch, and the _ptsz forms.
     launches_graph = np.array(["GraphLaunch" in name for name in names], bool)
     is_graph = launches_graph[calls.name.astype(np.int64)] if len(names) else np.zeros(0, bool)
-    useful = is_graph | (np.isin(calls.correlation, correlations) & (calls.correlation > 0))
+    useful = is_graph | (np.isin(calls.correlation, np.unique(correlations)) & (calls.correlation > 0))
     return _select(calls, useful), is_graph[useful]
 
 
@@ -128,12 +129,15 @@ def _overruns(events: Columns, in_graph: Bools, names: list[str]) -> Bools:
     that waits for another rank really lasts that long.
     """
     result = np.zeros(len(in_graph), bool)
-    starts = events["start_ns"]
-    order = np.lexsort((starts, events["lane"]))
-    this, following = order[:-1], order[1:]
-    same = events["lane"][this] == events["lane"][following]
-    late = starts[this] + events["duration_ns"][this] - starts[following] > OVERRUN_NS
-    result[this] = same & late
+    starts, durations, lanes = events["start_ns"], events["duration_ns"], events["lane"]
+    for lane in np.unique(lanes).tolist():
+        order = np.flatnonzero(lanes == lane)
+        order = order[np.argsort(starts[order], kind="stable")]
+        # In pieces that overlap by one: whole columns of temporary arrays would double what the reader needs.
+        for first in range(0, len(order) - 1, _PIECE):
+            piece = order[first : first + _PIECE + 1]
+            this, following = piece[:-1], piece[1:]
+            result[this] = starts[this] + durations[this] - starts[following] > OVERRUN_NS
     is_nccl = np.array(["nccl" in name.lower() for name in names], bool)
     suspects = np.flatnonzero(result)
     excused = is_nccl[events["name"][suspects].astype(np.int64)] & in_graph[suspects] if len(suspects) else suspects

@@ -272,4 +272,4 @@ def _what_is(text: bytes) -> str:
     start = text.lstrip(_SPACE)[:40]
     if start.startswith(b"{"):
         return 'a JSON object without an array "traceEvents"'
-    return f"text that starts with {start!r}" if start else "only blanks"
+    return f"text that starts with {start.decode(errors='replace')!r}" if start else "only blanks"

@@ -54,5 +54,5 @@ def _report(path: Path, job: str) -> str:
     from annotq.collector.query import Door, Limits
     from annotq.collector.stragglers import straggler_report
 
-    with Door(path, Limits(rows=1_000_000)) as door:
+    with Door(path, Limits(rows=20_000_000)) as door:
         return straggler_text(straggler_report(lambda sql, values: door.ask(sql, values).table, job, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from annotq.agent.intake import Loaded, Outcome
     from annotq.agent.read_ahead import Reader
     from annotq.agent.sources import Source
+
+NOTHING_RECORDED = "torch records nothing, without a word, on drivers older than CUDA 13.1 and without cuda-bindings"
 
 Paths = Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders are searched with their subfolders.")]
 JobName = Annotated[str | None, typer.Option("--job", metavar="NAME", help="Default: the name of the folder.")]
@@ -61,7 +64,8 @@ def ingest(
         note(tally.sentence(path))
     jobs = sorted({job or source.job for source in sources})
     if not quiet and tally.traces:
-        note(f"next: annotq stragglers --job {jobs[0]}{f' --db {db}' if db else ''}")
+        where = ["--db", str(db)] if db else []
+        note(f"next: {shlex.join(['annotq', 'stragglers', '--job', jobs[0], *where])}")
     if tally.problems:
         raise typer.Exit(EXIT_FAILED)
 
@@ -112,19 +116,24 @@ class Tally:
                 self.ranks.add(loaded.rank)
 
     def sentence(self, store: Path) -> str:
-        parts = [f"loaded {self.gpu_events:,} GPU events of {len(self.ranks)} ranks into {store}"]
+        parts = [f"loaded {self.gpu_events:,} GPU events of {_count(len(self.ranks), 'rank')} into {store}"]
         if self.known:
-            parts.append(f"{self.known} files were there already")
+            parts.append(f"{_count(self.known, 'file')} already there")
         if self.refused:
-            parts.append(f"{self.refused} files were refused")
+            parts.append(f"{_count(self.refused, 'file')} refused")
         return "; ".join(parts)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _line(path: Path, kind: str, loaded: Loaded) -> str:
     if loaded.known:
         return f"{path}: already loaded, nothing changed"
     if kind == "annotations":
-        return f"{path}: rank {loaded.rank}, {loaded.annotated_nodes:,} annotated graph nodes"
+        hint = "" if loaded.annotated_nodes else f" ({NOTHING_RECORDED})"
+        return f"{path}: rank {loaded.rank}, {loaded.annotated_nodes:,} annotated graph nodes{hint}"
     if kind == "graphs":
         return f"{path}: rank {loaded.rank}, {loaded.graph_nodes:,} graph nodes"
     return (

@@ -20,7 +20,9 @@ CREATE TABLE process (
     gpu VARCHAR,
     versions VARCHAR,            -- JSON object: cuda_driver, cuda_runtime, cupti, nccl, torch
     process_groups VARCHAR,      -- JSON array as in the trace's distributedInfo.pg_config
+    group_count BIGINT,          -- process groups of the process; NULL: the trace does not say
     default_group VARCHAR,       -- name of the only process group, for collectives that do not say theirs
+    default_group_size BIGINT,   -- its number of ranks
     coordinates VARCHAR,         -- JSON object: dp, pp, tp, ep
     annotation_source VARCHAR    -- file, inline, agent; NULL while nothing was reported
 );
@@ -93,7 +95,7 @@ CREATE TABLE trace (
     encoding VARCHAR NOT NULL,   -- packed, split, absent, none (no graph work)
     inferred BOOLEAN NOT NULL,   -- node indices of this trace were found by capture order and name
     step_source VARCHAR NOT NULL, -- profiler, announced, replay, none
-    step_offset BIGINT NOT NULL, -- added to the steps of this trace (step_source replay: earlier windows of the process)
+    step_offset BIGINT NOT NULL, -- added to the steps of this trace where an earlier window of the process used the same numbers
     status VARCHAR NOT NULL,     -- complete, partial, rejected
     gpu_events BIGINT NOT NULL,
     graph_events BIGINT NOT NULL,

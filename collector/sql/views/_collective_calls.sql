@@ -2,7 +2,9 @@
 --
 -- How to read it: calls with the same (job, attempt, group_name, group_ranks, name, region, phase, step, in_graph,
 -- ordinal) are one collective. The ordinal counts the rank's calls of that kind in the step, in node order inside a
--- graph and in time order outside; a sequence number of the group replaces it where the trace has one.
+-- graph and in time order outside; a sequence number of the group replaces it where the trace has one. Ordinals mean
+-- the same call on two ranks only when both made as many calls (calls_in_step). A call whose group is unknown while its
+-- process has several groups cannot be paired at all.
 WITH named AS (
     SELECT
         w.*,
@@ -39,6 +41,11 @@ SELECT
     in_graph,
     call IN ('all_reduce', 'all_gather', 'reduce_scatter', 'barrier')
         OR (call = 'all_to_all' AND coalesce(in_split, '[]') = '[]' AND coalesce(out_split, '[]') = '[]') AS synchronizing,
+    group_size,
+    group_name IS NOT NULL OR group_count IS NULL AS group_known,
+    CASE WHEN sequence IS NULL THEN count(*) OVER (
+        PARTITION BY job, attempt, rank, group_name, group_ranks, call, region, phase, step, in_graph
+    ) END AS calls_in_step,
     coalesce(sequence, row_number() OVER (
         PARTITION BY job, attempt, rank, group_name, group_ranks, call, region, phase, step, in_graph
         ORDER BY replay_id ASC NULLS LAST, node_index ASC NULLS LAST, start_ns ASC NULLS LAST

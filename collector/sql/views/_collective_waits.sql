@@ -2,8 +2,10 @@
 --
 -- How to read it: by clock: A = last arrival, wait = A - arrive, transfer = max(0, end - A). By duration, without any clock:
 -- transfer = shortest duration of the ranks, wait = duration - transfer. method says which one the public columns use:
--- clock where the clock error is known and below the skew of the arrivals, else duration. Only complete collectives
--- (every rank of the job that ever takes part in the group is there) of kinds that synchronize are judged.
+-- clock where the clock error is known and below the skew of the arrivals, else duration. Judged are only collectives of
+-- kinds that synchronize, with every rank of the group (its size as the trace says; where it says none, every rank that
+-- ever takes part), equal numbers of calls in the step, and no rank that ended before the last one arrived: that would
+-- prove that the calls do not belong together.
 WITH members AS (
     SELECT job, attempt, group_name, group_ranks, count(DISTINCT rank) AS ranks
     FROM _collective_calls
@@ -16,8 +18,12 @@ groups AS (
         count(*) AS calls,
         min(c.start_ns) AS first_arrive_ns,
         max(c.start_ns) AS last_arrive_ns,
+        min(c.start_ns + c.duration_ns) AS first_end_ns,
         min(c.duration_ns) AS shortest_ns,
         count(c.duration_ns) AS durations,
+        max(c.group_size) AS group_size,
+        count(*) FILTER (WHERE NOT c.group_known) AS unknown_groups,
+        count(DISTINCT c.calls_in_step) AS different_counts,
         -- Ranks of one host share a clock, whatever the error against other hosts is.
         CASE WHEN count(DISTINCT c.host) = 1 AND count(c.host) = count(*) THEN min(c.clock_error_ns)
              WHEN count(c.clock_error_ns) = count(*) THEN max(c.clock_error_ns) END AS clock_error_ns
@@ -27,7 +33,10 @@ groups AS (
 judged AS (
     SELECT
         g.*,
-        g.ranks = m.ranks AND g.calls = g.ranks AND g.ranks > 1 AND g.durations = g.calls AS complete,
+        coalesce(g.group_size, m.ranks) AS expected,
+        g.ranks = coalesce(g.group_size, m.ranks) AND g.calls = g.ranks AND g.ranks > 1 AND g.durations = g.calls
+            AND g.unknown_groups = 0 AND g.different_counts <= 1
+            AND coalesce(g.first_end_ns >= g.last_arrive_ns - g.clock_error_ns, TRUE) AS complete,
         CASE WHEN g.clock_error_ns < g.last_arrive_ns - g.first_arrive_ns THEN 'clock' ELSE 'duration' END AS method
     FROM groups AS g
     JOIN members AS m
@@ -49,6 +58,7 @@ SELECT
     c.synchronizing,
     j.complete,
     j.ranks,
+    j.expected,
     CASE WHEN c.synchronizing AND j.complete THEN j.method END AS method,
     j.clock_error_ns,
     c.start_ns AS arrive_ns,

@@ -3,7 +3,10 @@
 -- How to read it: only the latest attempt of a job is counted. The kernel of a collective lasts from the rank's arrival to
 -- the end of the transfer, so duration_ns = wait + transfer. The rank that arrives last waits 0 and sees the true
 -- transfer time; last_rank names it. Being last is not yet being slow: an earlier collective may have made it late.
--- Kinds that do not make every rank wait (send/recv, rooted ones, uneven all_to_all) have no wait and no last rank.
+-- A collective is not judged (no wait, no transfer, no last rank) when its kind does not make every rank wait (send/recv,
+-- rooted ones, uneven all_to_all), when a rank of the group lacks it or sent no trace, when its group is unknown among
+-- several, or when the calls cannot belong together: ranks made different numbers of calls in the step without sequence
+-- numbers, or one ended before another arrived.
 --
 -- | column | type | unit | NULL | meaning |
 -- |---|---|---|---|---|
@@ -16,9 +19,9 @@
 -- | arrive_ns | BIGINT | ns since the epoch | never | start of the kernel, on the job's common clock |
 -- | end_ns | BIGINT | ns since the epoch | the reported duration is impossible | end of the kernel |
 -- | duration_ns | BIGINT | ns | the reported duration is impossible | end_ns - arrive_ns |
--- | wait_ns | BIGINT | ns | kind does not synchronize, or a rank of the group lacks it | time spent waiting for the last rank |
--- | transfer_ns | BIGINT | ns | kind does not synchronize, or a rank of the group lacks it | time after the last rank arrived |
--- | last_rank | BIGINT | - | kind does not synchronize, or a rank of the group lacks it | rank that arrived last |
+-- | wait_ns | BIGINT | ns | not judged: see above | time spent waiting for the last rank |
+-- | transfer_ns | BIGINT | ns | not judged: see above | time after the last rank arrived |
+-- | last_rank | BIGINT | - | not judged: see above | rank that arrived last |
 WITH latest AS (
     SELECT job, max(attempt) AS attempt
     FROM _traces

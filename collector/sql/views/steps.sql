@@ -9,7 +9,7 @@
 -- | job | VARCHAR | - | never | the job's name |
 -- | attempt | BIGINT | - | never | restart count of the job |
 -- | rank | BIGINT | - | never | global rank |
--- | step | BIGINT | - | never | ProfilerStep number, or the ordinal of the replay where the trace has no steps |
+-- | step | BIGINT | - | never | ProfilerStep number, or the ordinal of the replay where the trace has no steps; later windows that use the same numbers again go on counting |
 -- | start_ns | BIGINT | ns since the epoch | never | start of its first GPU work |
 -- | end_ns | BIGINT | ns since the epoch | no work has a believable duration | end of its last GPU work |
 -- | duration_ns | BIGINT | ns | no work has a believable duration | end_ns - start_ns |
