@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from annotq.agent.batches import ANNOTATION
+from annotq.agent.batches import ANNOTATION, coded
 from annotq.agent.errors import AnnotqError
 from annotq.agent.file_kinds import PICKLE_SUFFIXES
 from annotq.agent.problems import Problems
@@ -110,18 +110,14 @@ def annotation_batch(found: Mapping[tuple[int, int], Annotation]) -> pa.RecordBa
         [
             pa.array([graph for graph, _ in keys], pa.int64()),
             pa.array([node for _, node in keys], pa.int64()),
-            _names(row.region for row in rows),
-            _names(row.region_path for row in rows),
-            _names(row.phase for row in rows),
-            _names(row.attributes for row in rows),
+            coded(row.region for row in rows),
+            coded(row.region_path for row in rows),
+            coded(row.phase for row in rows),
+            coded(row.attributes for row in rows),
             *collective_arrays([row.collective for row in rows]),
         ],
         schema=ANNOTATION,
     )
-
-
-def _names(values: Iterable[str | None]) -> pa.Array[Any]:
-    return pa.array(list(values), pa.string()).dictionary_encode()
 
 
 def _region(fields: Mapping[str, Any]) -> str | None:

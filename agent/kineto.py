@@ -321,6 +321,8 @@ def _coded(codes: Int64s, dictionary: pa.Array[Any]) -> pa.Array[Any]:
 def _collectives(columns: Columns, distinct: list[pa.Array[Any]]) -> list[pa.Array[Any]]:
     """The collective columns of a batch, from the arrays of the distinct collectives."""
     codes = columns["collective"]
+    if not (codes >= 0).any():
+        return [pa.nulls(len(codes), values.type) for values in distinct]
     positions: pa.Array[Any] = pa.array(codes, pa.int32(), mask=codes < 0)
     arrays = [values.take(positions) for values in distinct]
     arrays[SEQUENCE] = _nullable(columns["sequence"])

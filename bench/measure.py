@@ -13,8 +13,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
 
 @dataclass(frozen=True)
 class Run:
@@ -59,7 +57,7 @@ def finish(process: subprocess.Popen[str]) -> tuple[str, str, int]:
 
 
 class TreePeak(threading.Thread):
-    """Samples the resident memory of a process and all its descendants: what wait4 does not add up."""
+    """Samples the memory of a process and all its descendants: what wait4 does not add up."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -77,12 +75,13 @@ class TreePeak(threading.Thread):
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory of `pid` and its descendants; shared pages count once in each."""
+    """Memory of `pid` and its descendants; a page that several of them share counts once in all (PSS)."""
     try:
-        own = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
         children = "".join((task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()).split()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0
+    own = sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
     return own + sum(resident_bytes(int(child)) for child in children)
 
 

@@ -5,10 +5,14 @@ Nothing here or at the top of a command's file imports duckdb, pyarrow or numpy:
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
 
+from annotq.agent.errors import EXIT_FAILED, EXIT_OK
 from annotq.cli.commands.collectives import collectives
 from annotq.cli.commands.demo import demo
 from annotq.cli.commands.ingest import ingest
@@ -55,4 +59,19 @@ def _root(
 
 def main() -> None:
     """The console script. Ends the process with one of the exit codes of annotq.agent.errors."""
-    app(prog_name="annotq")
+    try:
+        app(prog_name="annotq")
+    except SystemExit as end:
+        _leave(end.code)
+    _leave(EXIT_OK)
+
+
+def _leave(code: object) -> None:
+    """End at once: taking DuckDB, Arrow and numpy apart takes a tenth of a second and nobody needs it."""
+    if isinstance(code, str):
+        typer.echo(code, err=True)
+        code = EXIT_FAILED
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else EXIT_OK)

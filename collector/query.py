@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from annotq.agent.errors import AnnotqError
 from annotq.collector.query_errors import asked_error, refusal
-from annotq.collector.store import connect, stored_version
+from annotq.collector.store import open_to_read, stored_version
 
 # Sorts and joins past the memory limit go to disk, up to here.
 SPILL = "10GB"
@@ -75,7 +75,7 @@ class Door:
         # A folder of its own: two processes that spill beside the store file would use the same file names.
         self._spill = tempfile.TemporaryDirectory(prefix="annotq-", ignore_cleanup_errors=True)
         try:
-            self._connection = connect(path, {}, read_only=True)
+            self._connection = open_to_read(path)
         except BaseException:
             self._spill.cleanup()
             raise

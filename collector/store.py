@@ -29,6 +29,11 @@ DISABLED_OPTIMIZERS = "partial_aggregate_pushdown"
 WRITER_MEMORY = "120MB"
 
 
+# A quarter of DuckDB's: the rows of one trace are then compressed while they come in, not all
+# at the commit (0.12 s for 100,000 kernels; 0.07 s with this).
+ROW_GROUP_ROWS = 30_720
+
+
 def id_of(*parts: object) -> int:
     """A 52-bit id of what the parts identify: equal in every store, exact in a JSON double."""
     text = "\x1f".join(str(part) for part in parts)
@@ -44,7 +49,7 @@ class Store:
     def __init__(self, path: Path, memory: str = WRITER_MEMORY) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.connection = connect(path, {"memory_limit": memory})
+        self.connection = open_to_write(path, memory)
         try:
             self._prepare()
         except BaseException:
@@ -94,16 +99,35 @@ class Store:
             connection.execute("UPDATE store_version SET views = ?", [wanted])
 
 
-def connect(path: Path, config: dict[str, str], read_only: bool = False) -> duckdb.DuckDBPyConnection:
-    """Open the file, turning DuckDB's complaints into sentences.
+def open_to_read(path: Path) -> duckdb.DuckDBPyConnection:
+    """Open an existing file read-only.
 
     Raises AnnotqError: open in another process, not a DuckDB file, written by a newer DuckDB, or not accessible.
     """
-    settings: dict[str, str | bool | int | float | list[str]] = {**config, "disabled_optimizers": DISABLED_OPTIMIZERS}
     try:
-        return duckdb.connect(str(path), read_only=read_only, config=settings)
+        return duckdb.connect(str(path), read_only=True, config={"disabled_optimizers": DISABLED_OPTIMIZERS})
     except duckdb.Error as error:
         raise _opening_error(path, str(error)) from None
+
+
+def open_to_write(path: Path, memory: str) -> duckdb.DuckDBPyConnection:
+    """Open or create a file for writing. Raises AnnotqError as open_to_read."""
+    # One thread inserts a trace in half the time that two need, and leaves the other cores to the readers.
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": memory,
+        "threads": 1,
+        "disabled_optimizers": DISABLED_OPTIMIZERS,
+    }
+    connection = duckdb.connect(config=settings)
+    try:
+        # Attached rather than opened: only so can the row group size be chosen.
+        where = str(path).replace("'", "''")
+        connection.execute(f"ATTACH '{where}' AS store (ROW_GROUP_SIZE {ROW_GROUP_ROWS})")
+        connection.execute("USE store")
+    except duckdb.Error as error:
+        connection.close()
+        raise _opening_error(path, str(error)) from None
+    return connection
 
 
 def stored_version(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[int, str] | None:

@@ -17,7 +17,7 @@ from annotq.agent.reader.trace_events import GPU_KINDS, NULL, HostColumns
 
 # A kernel cannot run on while the next one of its stream runs: a duration that says so is wrong, or the stream is.
 OVERRUN_NS = 1_000_000_000
-_PIECE = 1 << 16
+_PIECE = 1 << 18
 
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 
@@ -102,7 +102,10 @@ def _useful_launches(calls: HostColumns, correlations: Int64s, names: list[str])
     # cudaGraphLaunch, cuGraphLaunch, cudaGraphLaunch_v10000, hipGraphLaunch, and the _ptsz forms.
     launches_graph = np.array(["GraphLaunch" in name for name in names], bool)
     is_graph = launches_graph[calls.name.astype(np.int64)] if len(names) else np.zeros(0, bool)
-    useful = is_graph | (np.isin(calls.correlation, np.unique(correlations)) & (calls.correlation > 0))
+    led_to_work = np.zeros(len(is_graph), bool)
+    for first in range(0, len(correlations), _PIECE):
+        led_to_work |= np.isin(calls.correlation, correlations[first : first + _PIECE])
+    useful = is_graph | (led_to_work & (calls.correlation > 0))
     return _select(calls, useful), is_graph[useful]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from annotq.agent.batches import COLLECTIVE_COLUMNS, COLLECTIVE_FIELDS
+from annotq.agent.batches import COLLECTIVE_COLUMNS, COLLECTIVE_FIELDS, coded
 
 CollectiveValues = tuple[str | int | None, ...]
 
@@ -31,9 +31,7 @@ def collective_arrays(rows: Sequence[CollectiveValues]) -> list[pa.Array[Any]]:
     """Turn n rows into the arrays [n] of COLLECTIVE_COLUMNS."""
     columns = zip(*rows, strict=True) if rows else [()] * len(COLLECTIVE_COLUMNS)
     return [
-        pa.array(column, pa.string()).dictionary_encode()
-        if pa.types.is_dictionary(field.type)
-        else pa.array(column, field.type)
+        coded(column) if pa.types.is_dictionary(field.type) else pa.array(column, field.type)
         for column, field in zip(columns, COLLECTIVE_COLUMNS, strict=True)
     ]
 

@@ -143,14 +143,14 @@ class Picker:
     def __call__(self, events: Sequence[AnyEvent]) -> tuple[list[AnyEvent], Int64s, list[AnyEvent], list[AnyEvent]]:
         """Return GPU work and its kinds [n], calls of the CUDA API, and user annotations."""
         picked: list[list[AnyEvent]] = [[], [], [], [], []]
-        ignored = self._ignored
-        # Two thirds of a trace are ignored: they cost one look-up each.
-        for event in [event for event in events if event.cat not in ignored]:
-            bucket = _bucket(event.cat or "")
+        # Two thirds of a trace are ignored: they cost one look-up each. The rest is of a handful of categories.
+        kept = [event for event in events if event.cat not in self._ignored]
+        for category in sorted({event.cat or "" for event in kept}):
+            bucket = _bucket(category)
             if bucket is None:
-                ignored.add(event.cat)
+                self._ignored.add(category)
             else:
-                picked[bucket].append(event)
+                picked[bucket] += [event for event in kept if event.cat == category]
         kinds = np.repeat(np.arange(3, dtype=np.int64), [len(bucket) for bucket in picked[:3]])
         return picked[0] + picked[1] + picked[2], kinds, picked[_HOST], picked[_ANNOTATION]
 
