@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_FINDING = 3
-EXIT_UNREACHABLE = 4
-EXIT_INTERRUPTED = 130
+EXIT_OK = 0  # done, also when the answer is empty
+EXIT_FAILED = 1  # failed, or some input was bad (the rest was loaded)
+EXIT_USAGE = 2  # the command line is wrong
+EXIT_FINDING = 3  # a finding beyond the limit that was asked for
+EXIT_UNREACHABLE = 4  # the collector cannot be reached
+EXIT_INTERRUPTED = 130  # stopped by Ctrl-C
 
 
 class AnnotqError(Exception):

@@ -126,7 +126,9 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "annotq.agent.read_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", "from annotq.agent.read_worker import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
 
     @property

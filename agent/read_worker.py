@@ -87,7 +87,3 @@ class _Progress:
 def _write_line(out: BufferedIOBase, value: dict[str, object]) -> None:
     out.write(json.dumps(value).encode() + b"\n")
     out.flush()
-
-
-if __name__ == "__main__":
-    main()

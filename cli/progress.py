@@ -1,8 +1,9 @@
-"""A progress bar on stderr for anything that takes longer than half a second, on a terminal only."""
+"""Progress on stderr for anything that takes longer than half a second, on a terminal only."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,33 @@ class FileProgress:
             self._bar.start()
         assert self._task is not None
         self._bar.update(self._task, completed=self._done, description=text)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Shows a spinner with the seconds on stderr while the body runs, once it has taken half a second."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+    spinner = threading.Thread(target=_spin, args=(what, done), name="annotq-spinner", daemon=True)
+    spinner.start()
+    try:
+        yield
+    finally:
+        done.set()
+        spinner.join()
+
+
+def _spin(what: str, done: threading.Event) -> None:
+    started = time.monotonic()
+    if done.wait(APPEARS_AFTER_SECONDS):
+        return
+    while not done.wait(0.1):
+        sys.stderr.write(f"\r{what} ... {time.monotonic() - started:.0f} s ")
+        sys.stderr.flush()
+    sys.stderr.write("\r\x1b[K")
+    sys.stderr.flush()
 
 
 @contextmanager

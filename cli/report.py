@@ -14,6 +14,7 @@ from annotq.cli.coverage_line import coverage_line
 from annotq.cli.errors import note
 from annotq.cli.options import ReadingOptions
 from annotq.cli.output import Printer
+from annotq.cli.progress import working
 from annotq.cli.statement import Statement
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class Report:
             typer.echo(statement.filled())
             return False
         limit = self.options.limit or (TERMINAL_ROWS if self.printer.for_terminal else MACHINE_ROWS)
-        answer = self.door.ask(statement.sql, statement.parameters, limits=replace(self.door.limits, rows=limit))
+        with working("asking"):
+            answer = self.door.ask(statement.sql, statement.parameters, limits=replace(self.door.limits, rows=limit))
         self.printer.print(answer.table)
         if answer.truncated:
             note(f"More than {limit:,} rows; these are the first {limit:,}. Raise --limit to see more.")
@@ -61,7 +63,8 @@ class Report:
 
         Raises AnnotqError as Door.ask does, and when there are more rows than a report may take: never a part of them.
         """
-        answer = self.door.ask(sql, parameters)
+        with working("asking"):
+            answer = self.door.ask(sql, parameters)
         if answer.truncated:
             raise AnnotqError(f"The report needs more than {self.door.limits.rows:,} rows.", "Choose a job with --job.")
         return answer.table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,28 +10,34 @@ if TYPE_CHECKING:
     from annotq.collector.stragglers import Finding, RegionFinding, Report
     from annotq.collector.waits import RankWait
 
+WIDTH = 100
 VERDICTS = {"straggler": "STRAGGLER", "none": "no straggler", "inconclusive": "inconclusive"}
 
 
 def straggler_text(report: Report) -> str:
-    """Several lines without trailing newline; widths fit 100 columns for usual region names."""
+    """Several lines without trailing newline; sentences wrap at 100 columns, tables fit for usual region names."""
     from annotq.collector.explain import explain_absence, explain_finding, explain_single_kernels, explain_waits
 
     blocks = [f"{report.job}: {VERDICTS[report.verdict]}"]
     for finding in report.findings:
-        blocks.append(explain_finding(finding))
+        blocks.append(_wrapped(explain_finding(finding)))
         blocks.append(_regions(finding))
-        blocks += [explain_single_kernels(row) for row in finding.regions if row.single_kernels_matter]
+        blocks += [_wrapped(explain_single_kernels(row)) for row in finding.regions if row.single_kernels_matter]
     if not report.findings:
-        blocks.append(explain_absence(report))
+        blocks.append(_wrapped(explain_absence(report)))
     if report.held_up:
-        held = [explain_single_kernels(row) for row in report.held_up]
+        held = [_wrapped(explain_single_kernels(row)) for row in report.held_up]
         blocks.append("\n".join(["Slower through single kernels only, not through their code:", *held]))
     if report.waits:
-        blocks.append("\n".join([_waits(report.waits), *explain_waits(report.waits)]))
-    blocks += [f"note: {note}" for note in report.receipt.notes]
-    blocks.append(report.receipt.sentence())
-    return "\n\n".join(blocks)
+        blocks.append(_waits(report.waits))
+        blocks.append("\n".join(_wrapped(sentence) for sentence in explain_waits(report.waits)))
+    blocks += [_wrapped(f"note: {note}") for note in report.receipt.notes]
+    blocks.append(_wrapped(report.receipt.sentence()))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _wrapped(sentence: str) -> str:
+    return textwrap.fill(sentence, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
@@ -53,7 +60,6 @@ def _regions(finding: Finding) -> str:
 
 
 def _region(row: RegionFinding) -> list[str]:
-    import numpy as np
 
     from annotq.collector.explain import duration_text
 
@@ -67,7 +73,7 @@ def _region(row: RegionFinding) -> list[str]:
         f"{low:.2f} - {high:.2f}" if low is not None and high is not None else "-",
         f"{row.typical_ratio:.2f}x",
         f"{round(evidence.slowest_share * steps)} of {steps}",
-        duration_text(float(np.median(evidence.excess_ns))),
+        duration_text(row.excess_ns),
     ]
 
 

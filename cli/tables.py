@@ -61,7 +61,10 @@ def table_cell(column: str, value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float | Decimal):
-        return f"{value:.3f}" if column.endswith("ratio") else f"{value:.6g}"
+        if column.endswith("ratio"):
+            return f"{value:.3f}"
+        # No powers of ten for what a person reads as a whole number, such as nanoseconds.
+        return f"{value:.0f}" if 1e5 <= abs(float(value)) < 1e15 else f"{value:.6g}"
     return cell_text(value).translate(_CONTROL)
 
 

@@ -12,6 +12,11 @@ JOIN trace AS t ON t.trace_id = c.trace_id
 WHERE t.job = ? AND t.attempt = ?
 ORDER BY c.rank ASC NULLS LAST, c.trace_id ASC NULLS LAST"""
 
+OUTSIDE = """SELECT count(*) AS events
+FROM gpu_event AS e
+JOIN _traces AS t ON t.trace_id = e.trace_id
+WHERE t.job = ? AND t.attempt = ? AND e.step IS NULL"""
+
 # Not from the view jobs: it counts the steps of all events.
 JOB = """SELECT max(p.world_size) AS ranks_expected,
     CASE WHEN count(c.error_ns) = count(*) THEN max(c.error_ns) END AS clock_error_ns
@@ -25,7 +30,10 @@ RANKS = "SELECT rank, host FROM process WHERE job = ? AND attempt = ? ORDER BY r
 
 @dataclass(frozen=True)
 class Receipt:
-    """Coverage of one job attempt: counts of GPU events over all its traces, clock error in ns (None: not known)."""
+    """Coverage of one job attempt: counts of GPU events over all its traces, clock error in ns (None: not known).
+
+    outside_steps: launched outside of every step, so that no step of another rank can be held against them.
+    """
 
     job: str
     traces: int
@@ -38,6 +46,7 @@ class Receipt:
     matched: int
     unannotated: int
     orphan: int
+    outside_steps: int
     encodings: tuple[str, ...]
     clock_error_ns: int | None
     notes: tuple[str, ...]
@@ -54,6 +63,7 @@ class Receipt:
             "matched": self.matched,
             "unannotated": self.unannotated,
             "orphan": self.orphan,
+            "outside_steps": self.outside_steps,
             "encodings": list(self.encodings),
             "ranks_missing": list(self.ranks_missing),
             "notes": list(self.notes),
@@ -73,6 +83,8 @@ class Receipt:
             parts.append("node ids inferred")
         unknown = self.clock_error_ns is None
         parts.append("clock error between hosts not known" if unknown else f"clock error {self.clock_error_ns:,} ns")
+        if self.outside_steps:
+            parts.append(f"{self.outside_steps:,} GPU events outside of steps")
         if self.incomplete:
             parts.append(f"{self.incomplete} of {self.traces} traces not complete (see annotq status)")
         return f"coverage of {self.job}: {', '.join(parts)}"
@@ -96,6 +108,7 @@ def receipt(ask: Ask, job: str, attempt: int) -> Receipt:
         matched=sum(row["matched"] for row in rows),
         unannotated=sum(row["unannotated"] for row in rows),
         orphan=sum(row["orphan"] for row in rows),
+        outside_steps=ask(OUTSIDE, [job, attempt]).to_pylist()[0]["events"],
         encodings=tuple(sorted({row["encoding"] for row in usable})),
         clock_error_ns=about[0]["clock_error_ns"] if about else None,
         notes=tuple(f"rank {row['rank']}: {row['note']}" for row in rows if row["note"]),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import numpy as np
-
 from annotq.collector.explain import explain_absence, explain_finding, explain_single_kernels
 from annotq.collector.stragglers import Finding, RegionFinding, Report
 
@@ -58,7 +56,7 @@ def _region(row: RegionFinding) -> dict[str, object]:
         "slowest_share": evidence.slowest_share,
         "q_value": evidence.q_value,
         "steps": len(evidence.steps),
-        "excess_ns_per_step": round(float(np.median(evidence.excess_ns))),
+        "excess_ns_per_step": round(row.excess_ns),
         "held_up_kernels": nodes.held_kernels if nodes else 0,
         "held_up_steps": nodes.held_steps if nodes else 0,
         "explanation": explain_single_kernels(row) if row.single_kernels_matter else "",

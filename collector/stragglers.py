@@ -22,6 +22,7 @@ MINIMAL_EFFECT = 1.05
 MINIMAL_SHARE = 0.5
 FALSE_DISCOVERY_RATE = 0.01
 MINIMAL_STEPS = 6
+NEGLIGIBLE_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class RegionFinding:
 
     evidence: RegionEvidence
     nodes: NodeMedians | None
+
+    @property
+    def excess_ns(self) -> float:
+        """Median over the steps of the time beyond the ranks' median."""
+        return float(np.median(self.evidence.excess_ns))
 
     @property
     def typical_ratio(self) -> float:
@@ -112,7 +118,7 @@ def straggler_report(ask: Ask, job: str, attempt: int) -> Report:
         verdict=verdict,
         reason=reason,
         findings=findings,
-        held_up=tuple(row for row in judged if not row.is_slow_code),
+        held_up=tuple(row for row in judged if not row.is_slow_code and row.excess_ns > (facts.clock_error_ns or 0)),
         closest=max(comparable or evidence, key=lambda row: row.ratio, default=None),
         not_judged=tuple(sorted(set(facts.ranks_seen) - {row.rank for row in comparable})),
         comparisons=len(evidence),
@@ -139,14 +145,21 @@ def _findings(slow: list[RegionFinding], caused: dict[int, CausedWait], facts: R
     by_rank: dict[int, list[RegionFinding]] = {}
     for row in slow:
         by_rank.setdefault(row.evidence.rank, []).append(row)
-    found = [
-        Finding(
-            rank, facts.hosts.get(rank), "slow_region", tuple(rows), _cost(rows), _typical_cost(rows), caused.get(rank)
-        )
-        for rank, rows in by_rank.items()
-    ]
-    found = [finding for finding in found if finding.cost_ns_per_step > (facts.clock_error_ns or 0)]
+    error = facts.clock_error_ns or 0
+    found = [_finding(rank, _that_matter(rows, error), caused, facts) for rank, rows in by_rank.items()]
+    found = [finding for finding in found if finding.cost_ns_per_step > error]
     return tuple(sorted(found, key=lambda finding: -finding.cost_ns_per_step))
+
+
+def _finding(rank: int, rows: list[RegionFinding], caused: dict[int, CausedWait], facts: Receipt) -> Finding:
+    cost, typical = _cost(rows), _typical_cost(rows)
+    return Finding(rank, facts.hosts.get(rank), "slow_region", tuple(rows), cost, typical, caused.get(rank))
+
+
+def _that_matter(rows: list[RegionFinding], clock_error_ns: int) -> list[RegionFinding]:
+    """Leave out regions whose excess is below the clock error and below a hundredth of what the rank loses in all."""
+    floor = min(clock_error_ns, NEGLIGIBLE_SHARE * _cost(rows))
+    return [row for row in rows if row.excess_ns > floor] or rows
 
 
 def _cost(rows: list[RegionFinding]) -> float:
@@ -159,7 +172,7 @@ def _cost(rows: list[RegionFinding]) -> float:
 
 
 def _typical_cost(rows: list[RegionFinding]) -> float:
-    return sum(row.nodes.excess_ns if row.nodes else float(np.median(row.evidence.excess_ns)) for row in rows)
+    return sum(row.nodes.excess_ns if row.nodes else row.excess_ns for row in rows)
 
 
 def _verdict(

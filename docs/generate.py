@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: commands, views, exit codes, environment variables.
+"""Writes docs/reference from the code (commands, views, exit codes, environment variables) and the README's demo.
 
 python docs/generate.py            # write
 python docs/generate.py --check    # exit 1 when a page is stale, and name it
@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import inspect
 import io
+import os
 import re
+import subprocess
 import sys
+import tempfile
 import tokenize
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
@@ -24,6 +27,8 @@ from annotq.collector.views import View, load_views
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs/reference"
 PACKAGES = ("agent", "collector", "cli")
+DEMO_BEGIN = "<!-- demo: written by make docs -->"
+DEMO_END = "<!-- /demo -->"
 NOTICE = "<!-- Written by docs/generate.py from the code; `make docs` writes it again. -->"
 
 
@@ -164,6 +169,22 @@ def page(parts: list[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def readme() -> str:
+    """The README with the demo's output between its markers as the command prints it now."""
+    with tempfile.TemporaryDirectory() as home:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANNOTQ_", "XDG_"))}
+        run = subprocess.run(
+            [sys.executable, "-m", "annotq.cli", "demo"],
+            env={**environment, "HOME": home},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    before, _, rest = (ROOT / "README.md").read_text().partition(DEMO_BEGIN)
+    _, _, after = rest.partition(DEMO_END)
+    return f"{before}{DEMO_BEGIN}\n```console\n$ annotq demo\n{run.stdout.rstrip()}\n```\n{DEMO_END}{after}"
+
+
 PAGES = {
     "commands.md": commands_page,
     "views.md": views_page,
@@ -174,8 +195,9 @@ PAGES = {
 
 def main() -> None:
     pages = {REFERENCE / name: write() for name, write in PAGES.items()}
+    pages[ROOT / "README.md"] = readme()
     if sys.argv[1:] == ["--check"]:
-        found = {path: path.read_text() for path in REFERENCE.glob("*.md")}
+        found = {path: path.read_text() for path in [*REFERENCE.glob("*.md"), ROOT / "README.md"]}
         stale = sorted(str(path.relative_to(ROOT)) for path in pages | found if pages.get(path) != found.get(path))
         if stale:
             sys.exit(f"Stale: {', '.join(stale)}. Write them again: make docs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import queue
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -18,6 +19,7 @@ from annotq.agent.reader.gzip_content import GZIP_MAGIC, DamagedGzipError, infla
 CHUNK_BYTES = 2 << 20
 _CHUNKS_AHEAD = 4
 _SALVAGE_BYTES = 64
+_SWITCH_SECONDS = 0.0005
 
 
 def file_sha256(path: Path | str) -> str:
@@ -44,6 +46,9 @@ class FileBytes:
         self._queue: queue.Queue[bytes | BaseException | None] = queue.Queue(_CHUNKS_AHEAD)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="annotq-read", daemon=True)
+        # Between two calls this thread waits for the parser to give up the interpreter lock: a tenth of the usual 5 ms.
+        self._switch_interval = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_SECONDS)
         self._thread.start()
 
     def __iter__(self) -> Iterator[bytes]:
@@ -56,6 +61,7 @@ class FileBytes:
         """Stop the thread and close the file, at any moment."""
         self._stopped.set()
         self._thread.join()
+        sys.setswitchinterval(self._switch_interval)
         self._file.close()
 
     def _run(self) -> None:

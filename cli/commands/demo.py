@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -29,10 +30,18 @@ def demo(db: Store = None) -> None:
     for job, truth in JOBS.items():
         typer.echo(f"=== {job}: {truth} ===\n")
         typer.echo(_report(path, job) + "\n")
+    where = _short(path)
     typer.echo("Next, on the same store:")
-    typer.echo(f"  annotq regions --db {path} --job slow4 --sort ratio")
-    typer.echo(f"  annotq collectives --db {path} --job slow4")
-    typer.echo(f'  annotq query --db {path} "SELECT name, count(*) FROM kernels GROUP BY name ORDER BY 2 DESC"')
+    typer.echo(f"  annotq regions --db {where} --job slow4 --sort ratio")
+    typer.echo(f"  annotq collectives --db {where} --job slow4")
+    typer.echo(f'  annotq query --db {where} "SELECT name, count(*) FROM kernels GROUP BY name ORDER BY 2 DESC"')
+
+
+def _short(path: Path) -> str:
+    """With ~ for the home folder, ready for a shell."""
+    if path.is_relative_to(Path.home()):
+        return f"~/{shlex.quote(str(path.relative_to(Path.home())))}"
+    return shlex.quote(str(path))
 
 
 def _load(folder: Path, store_path: Path, job: str) -> None:

@@ -12,6 +12,7 @@ from annotq.agent.errors import EXIT_USAGE, AnnotqError
 from annotq.cli.errors import note
 from annotq.cli.options import Format, ReadingOptions, reading_command
 from annotq.cli.output import Printer
+from annotq.cli.progress import working
 
 DEFAULT_ROWS = 10_000
 
@@ -34,7 +35,7 @@ def query(
     from annotq.collector.query import Door, Limits
 
     limits = Limits(rows=options.limit or DEFAULT_ROWS, seconds=timeout, memory=memory)
-    with Door(options.store_path(), limits) as door:
+    with Door(options.store_path(), limits) as door, working("asking"):
         answer = door.ask(text)
     if printer.format in (None, Format.TABLE) and answer.table.column_names == ["explain_key", "explain_value"]:
         printer.print_text(str(answer.table.column(1)[0]))  # a plan is a drawing, not a cell

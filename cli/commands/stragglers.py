@@ -65,7 +65,7 @@ def _sql(job: str, attempt: int) -> str:
         "waits and transfers at collectives": WAITS,
         "how long the others waited for each rank": CAUSED,
     }
-    return "\n\n".join(
+    return "-- Three statements; annotq query runs one at a time.\n\n" + "\n\n".join(
         f"-- {purpose}\n{Statement(query, (job, attempt)).filled()};" for purpose, query in queries.items()
     )
 
