@@ -7,6 +7,7 @@ import statistics
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from measure import Run, run, spread
@@ -31,18 +32,16 @@ class Rounds:
 def measure(trace: Path, repeats: int) -> Section:
     """Every contestant once per round, so that a slow moment of the machine hits all of them alike."""
     contestants = {
-        "annotq ingest": lambda: ingest(trace),
-        "annotq reader": lambda: timed(sys.executable, HERE / "read_trace.py", trace),
-        "HolisticTraceAnalysis 0.5.0": lambda: timed(PEER_PYTHON, HERE / "peers/hta_load.py", trace),
-        "json.load": lambda: timed(sys.executable, HERE / "peers/json_load.py", trace),
+        "annotq ingest": partial(ingest, trace),
+        "annotq reader": partial(timed, sys.executable, HERE / "read_trace.py", trace),
+        "HolisticTraceAnalysis 0.5.0": partial(timed, PEER_PYTHON, HERE / "peers/hta_load.py", trace),
+        "json.load": partial(timed, sys.executable, HERE / "peers/json_load.py", trace),
     }
-    ingest(trace)  # compiles annotq's modules and warms the page cache
-    rounds = {name: Rounds([], []) for name in contestants}
+    # The first round compiles modules, warms the page cache and measures memory, which takes time; the others time.
+    rounds = {name: Rounds([], [contestant(sample=True).peak_bytes]) for name, contestant in contestants.items()}
     for _ in range(repeats):
         for name, contestant in contestants.items():
-            one = contestant()
-            rounds[name].seconds.append(one.seconds)
-            rounds[name].peak_bytes.append(one.peak_bytes)
+            rounds[name].seconds.append(contestant(sample=False).seconds)
     counted = {"annotq ingest": "the whole command, start to exit, into a new store"}
     rows = [("what", "time counted", "seconds: median (min to max)", "peak memory")]
     rows += [rounds[name].row(name, counted.get(name, "the load, without start and imports")) for name in contestants]
@@ -54,17 +53,18 @@ def measure(trace: Path, repeats: int) -> Section:
     return Section(f"Reading {trace.name}, {megabytes(json_bytes(trace))} of JSON", f"{repeats} rounds.", rows)
 
 
-def ingest(trace: Path) -> Run:
+def ingest(trace: Path, sample: bool) -> Run:
     """Ingest `trace` and the annotations beside it into a new store."""
     annotations = trace.with_name(f"{trace.name.split('.')[0]}.annotations.json")
     with tempfile.TemporaryDirectory(dir=HERE / "data") as folder:
         files = [trace, *([annotations] if annotations.exists() else [])]
-        return run([ANNOTQ, "ingest", *files, "--job", "bench", "--db", f"{folder}/bench.duckdb"])
+        command = [ANNOTQ, "ingest", *files, "--job", "bench", "--db", f"{folder}/bench.duckdb"]
+        return run(command, sample=sample)
 
 
-def timed(*command: str | Path) -> Run:
+def timed(*command: str | Path, sample: bool = True) -> Run:
     """A run that printed its own seconds: those count, not the wall time."""
-    one = run(list(command))
+    one = run(list(command), sample=sample)
     return Run(float(one.stdout.split()[-1]), one.peak_bytes, one.stdout)
 
 

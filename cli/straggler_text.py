@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from annotq.collector.stragglers import Finding, RegionFinding, Report
+    from annotq.collector.evidence import RegionEvidence
+    from annotq.collector.stragglers import Finding, Report
     from annotq.collector.waits import RankWait
 
 WIDTH = 100
 VERDICTS = {"straggler": "STRAGGLER", "none": "no straggler", "inconclusive": "inconclusive"}
 
 
-def straggler_text(report: Report) -> str:
-    """Several lines without trailing newline; sentences wrap at 100 columns, tables fit for usual region names."""
+def straggler_text(report: Report, every: bool = False) -> str:
+    """Several lines without trailing newline; sentences wrap at 100 columns, tables fit for usual region names.
+
+    every: with all comparisons, largest ratio first.
+    """
     from annotq.collector.explain import explain_absence, explain_finding, explain_single_kernels, explain_waits
 
     blocks = [f"{report.job}: {VERDICTS[report.verdict]}"]
@@ -28,6 +32,8 @@ def straggler_text(report: Report) -> str:
     if report.held_up:
         held = [_wrapped(explain_single_kernels(row)) for row in report.held_up]
         blocks.append("\n".join(["Slower through single kernels only, not through their code:", *held]))
+    if every and report.evidence:
+        blocks.append(_every(report.evidence))
     if report.waits:
         blocks.append(_waits(report.waits))
         blocks.append("\n".join(_wrapped(sentence) for sentence in explain_waits(report.waits)))
@@ -56,24 +62,29 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> 
 
 def _regions(finding: Finding) -> str:
     header = ["region", "phase", "ratio", "95 % interval", "node medians", "slowest", "excess a step"]
-    return aligned(header, [_region(row) for row in finding.regions], left=2)
+    rows = [_comparison(row.evidence) for row in finding.regions]
+    typical = [f"{row.typical_ratio:.2f}x" for row in finding.regions]
+    return aligned(header, [[*row[:4], ratio, *row[4:]] for row, ratio in zip(rows, typical, strict=True)], left=2)
 
 
-def _region(row: RegionFinding) -> list[str]:
+def _every(evidence: Sequence[RegionEvidence]) -> str:
+    header = ["rank", "region", "phase", "ratio", "95 % interval", "slowest", "excess a step"]
+    rows = sorted(evidence, key=lambda row: -row.ratio)
+    return aligned(header, [[str(row.rank), *_comparison(row)] for row in rows], left=3)
 
+
+def _comparison(row: RegionEvidence) -> list[str]:
     from annotq.collector.explain import duration_text
 
-    evidence = row.evidence
-    low, high = evidence.ratio_low, evidence.ratio_high
-    steps = len(evidence.steps)
+    low, high = row.ratio_low, row.ratio_high
+    steps = len(row.steps)
     return [
-        evidence.region,
-        evidence.phase,
-        f"{evidence.ratio:.2f}x",
+        row.region,
+        row.phase,
+        f"{row.ratio:.2f}x",
         f"{low:.2f} - {high:.2f}" if low is not None and high is not None else "-",
-        f"{row.typical_ratio:.2f}x",
-        f"{round(evidence.slowest_share * steps)} of {steps}",
-        duration_text(row.excess_ns),
+        f"{round(row.slowest_share * steps)} of {steps}",
+        duration_text(row.median_excess_ns),
     ]
 
 

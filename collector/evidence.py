@@ -52,6 +52,10 @@ class RegionEvidence:
     excess_ns: NDArray[np.float64]
 
     @property
+    def median_excess_ns(self) -> float:
+        return float(np.median(self.excess_ns))
+
+    @property
     def against_others(self) -> float:
         """The ratio to the other ranks' time."""
         return against_others(self.ratio, self.ranks)

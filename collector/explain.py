@@ -81,11 +81,11 @@ def explain_absence(report: Report) -> str:
     if report.verdict == "inconclusive":
         return f"No verdict: {report.reason}."
     of_those = " of those that could be compared" if report.not_judged else ""
-    text = f"No rank{of_those} is slower than the others: {report.comparisons} comparisons over {report.steps} steps"
+    text = f"No rank{of_those} is slower than the others: {len(report.evidence)} comparisons over {report.steps} steps"
     closest = report.closest
     if report.held_up:
         text = (
-            f"No rank{of_those} runs slower code than the others: {report.comparisons} comparisons over {report.steps} "
+            f"No rank{of_those} runs slower code than the others: {len(report.evidence)} comparisons over {report.steps} "
             f"steps; {len(report.held_up)} of them read slower through single kernels only"
         )
     elif closest:

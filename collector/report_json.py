@@ -1,15 +1,17 @@
-"""The straggler report as the JSON object that scripts rely on (DESIGN section 9)."""
+"""The straggler report as the JSON object that scripts rely on."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
+from annotq.collector.evidence import RegionEvidence
 from annotq.collector.explain import explain_absence, explain_finding, explain_single_kernels
 from annotq.collector.stragglers import Finding, RegionFinding, Report
 
 
-def report_json(report: Report) -> dict[str, object]:
-    """Plain dictionaries, lists, numbers and strings; times in ns."""
+def report_json(report: Report, every: bool = False) -> dict[str, object]:
+    """Plain dictionaries, lists, numbers and strings; times in ns. every: with all comparisons under "evidence"."""
+    evidence = {"evidence": [_evidence(row) for row in report.evidence]} if every else {}
     return {
         "job": report.job,
         "attempt": report.attempt,
@@ -21,10 +23,11 @@ def report_json(report: Report) -> dict[str, object]:
         "coverage": report.receipt.to_json(),
         "clock_error_ns": report.receipt.clock_error_ns,
         "steps": report.steps,
-        "comparisons": report.comparisons,
+        "comparisons": len(report.evidence),
         "ranks_not_judged": list(report.not_judged),
         "ranks_seen": list(report.receipt.ranks_seen),
         "ranks_expected": report.receipt.ranks_expected,
+        **evidence,
     }
 
 
@@ -44,20 +47,26 @@ def _finding(finding: Finding) -> dict[str, object]:
 
 
 def _region(row: RegionFinding) -> dict[str, object]:
-    evidence, nodes = row.evidence, row.nodes
+    nodes = row.nodes
     return {
-        "rank": evidence.rank,
-        "region": evidence.region,
-        "phase": evidence.phase,
-        "ratio": evidence.ratio,
-        "ratio_low": evidence.ratio_low,
-        "ratio_high": evidence.ratio_high,
+        **_evidence(row.evidence),
         "typical_ratio": row.typical_ratio,
-        "slowest_share": evidence.slowest_share,
-        "q_value": evidence.q_value,
-        "steps": len(evidence.steps),
-        "excess_ns_per_step": round(row.excess_ns),
         "held_up_kernels": nodes.held_kernels if nodes else 0,
         "held_up_steps": nodes.held_steps if nodes else 0,
         "explanation": explain_single_kernels(row) if row.single_kernels_matter else "",
+    }
+
+
+def _evidence(row: RegionEvidence) -> dict[str, object]:
+    return {
+        "rank": row.rank,
+        "region": row.region,
+        "phase": row.phase,
+        "ratio": row.ratio,
+        "ratio_low": row.ratio_low,
+        "ratio_high": row.ratio_high,
+        "slowest_share": row.slowest_share,
+        "q_value": row.q_value,
+        "steps": len(row.steps),
+        "excess_ns_per_step": round(row.median_excess_ns),
     }

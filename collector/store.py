@@ -26,7 +26,7 @@ SCHEMA_VERSION = 1
 DISABLED_OPTIMIZERS = "partial_aggregate_pushdown"
 
 # A loader holds one batch and the row groups being written; more memory does not make it faster.
-WRITER_MEMORY = "120MB"
+WRITER_MEMORY = "100MB"
 
 
 # A quarter of DuckDB's: the rows of one trace are then compressed while they come in, not all

@@ -35,7 +35,7 @@ class RegionFinding:
     @property
     def excess_ns(self) -> float:
         """Median over the steps of the time beyond the ranks' median."""
-        return float(np.median(self.evidence.excess_ns))
+        return self.evidence.median_excess_ns
 
     @property
     def typical_ratio(self) -> float:
@@ -80,9 +80,9 @@ class Finding:
 class Report:
     """The answer for one job attempt: verdict is straggler, none or inconclusive.
 
-    closest: the comparison that came nearest to a finding, None when nothing could be compared. held_up: regions that are
-    slower on a rank only because single kernels lasted too long; real time, but not slow code. not_judged: ranks that
-    have too few steps in common with the others in every region.
+    evidence: every comparison made, one per (region, phase, rank). closest: the one that came nearest to a finding, None
+    when nothing could be compared. held_up: regions that are slower on a rank only because single kernels lasted too
+    long; real time, but not slow code. not_judged: ranks that have too few steps in common with the others.
     """
 
     job: str
@@ -93,7 +93,7 @@ class Report:
     held_up: tuple[RegionFinding, ...]
     closest: RegionEvidence | None
     not_judged: tuple[int, ...]
-    comparisons: int
+    evidence: tuple[RegionEvidence, ...]
     steps: int
     waits: tuple[RankWait, ...]
     receipt: Receipt
@@ -121,7 +121,7 @@ def straggler_report(ask: Ask, job: str, attempt: int) -> Report:
         held_up=tuple(row for row in judged if not row.is_slow_code and row.excess_ns > (facts.clock_error_ns or 0)),
         closest=max(comparable or evidence, key=lambda row: row.ratio, default=None),
         not_judged=tuple(sorted(set(facts.ranks_seen) - {row.rank for row in comparable})),
-        comparisons=len(evidence),
+        evidence=tuple(evidence),
         steps=steps,
         waits=tuple(waits),
         receipt=facts,

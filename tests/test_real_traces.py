@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +134,30 @@ def test_the_json_answer_has_the_promised_keys(store: Path) -> None:
     region_keys = {"region", "phase", "ratio", "ratio_low", "ratio_high", "slowest_share", "steps"}
     assert all(region_keys <= set(region) for region in findings[0]["regions"])
     assert "layers.*.mlp" in findings[0]["explanation"]
+
+
+def test_every_comparison_can_be_listed_in_every_form(store: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "annotq.cli",
+        "stragglers",
+        "--db",
+        str(store),
+        "--job",
+        "slow4",
+        "--all",
+        "--format",
+    ]
+
+    def out(form: str) -> str:
+        return subprocess.run([*command, form], capture_output=True, text=True, check=True, timeout=60).stdout
+
+    listed = json.loads(out("json"))["evidence"]
+    # 4 layers of attn and mlp in two phases, the loss in two, the optimizer, on 4 ranks; the all_reduce is no compute.
+    assert len(listed) == (4 * 2 * 2 + 2 + 1) * 4
+    assert len(listed) == json.loads(out("json"))["comparisons"]
+    assert len(out("csv").splitlines()) == 1 + len(listed)
+    slow = {(row["region"], row["phase"]) for row in listed if row["rank"] == 2 and row["ratio"] > 3}
+    assert slow == MLP
+    assert "3.80x" in out("table")

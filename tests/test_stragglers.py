@@ -37,7 +37,7 @@ def test_nobody_is_blamed_for_noise(tmp_path: Path, ranks: int, noise: str) -> N
 
 def test_nobody_is_blamed_among_64_ranks(tmp_path: Path) -> None:
     (report,) = reports(tmp_path, synthetic_job(1, 64, 12, 8))
-    assert (report.verdict, report.comparisons) == ("none", 64 * 16)
+    assert (report.verdict, len(report.evidence)) == ("none", 64 * 16)
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(2, 20), (4, 12), (8, 12)])
@@ -164,14 +164,14 @@ def test_single_held_up_kernels_are_not_slow_code(tmp_path: Path) -> None:
     assert row.typical_ratio == pytest.approx(1, abs=0.03)
     assert row.nodes is not None and (row.nodes.held_kernels, row.nodes.held_steps) == (10, 10)
     assert "1 of them read slower through single kernels only" in explain_absence(report)
-    assert "in 10 of 12 steps single kernels (10 in all) lasted about 40 ms" in straggler_text(report)
+    assert "in 10 of 12 steps single kernels (10 in all) lasted about 40 ms" in " ".join(straggler_text(report).split())
 
 
 def test_communication_is_not_compared_and_mixed_regions_compare_their_computing(tmp_path: Path) -> None:
     # Ranks 0, 1 and 3 wait about 10 ms for rank 2 in the all_reduce, wherever it lies.
     job = synthetic_job(1, 4, 12, slow={(2, "layers.0.mlp"): 9.0})
     own, mixed = reports(tmp_path, job.with_all_reduce(), job.with_all_reduce(region="layers.7.mlp"))
-    assert own.comparisons == mixed.comparisons == 4 * 16
+    assert len(own.evidence) == len(mixed.evidence) == 4 * 16
     assert blamed(own) == blamed(mixed) == {(2, "layers.0.mlp")}
 
 

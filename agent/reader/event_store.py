@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -34,7 +35,7 @@ from annotq.agent.reader.trace_events import (
     needs_all_arguments,
 )
 
-BATCH_ROWS = 100_000
+BATCH_ROWS = 50_000
 
 _NARROW = {"kind": pa.int8(), "name": pa.int32(), "collective": pa.int32()}
 _COLUMNS = [*(field.name for field in fields(GpuColumns)), "collective", "sequence"]
@@ -106,6 +107,7 @@ class EventStore:
             parts.clear()
         self._launches.clear()
         self._annotations.clear()
+        _give_back()
 
     def launches(self) -> HostColumns:
         """All calls of the CUDA API that have a correlation."""
@@ -236,6 +238,13 @@ class EventStore:
         columns["lane"] = np.fromiter(map(self.lanes.__getitem__, lanes), np.int32, len(order))
         for name, parts in self._resident.items():
             parts.append(columns[name])
+
+
+def _give_back() -> None:
+    """Return freed memory to the system before the loading begins, which needs it: glibc keeps it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class _Category(msgspec.Struct):

@@ -9,8 +9,8 @@ from typing import IO
 import numpy as np
 import pyarrow as pa
 
-# Below this nothing touches the disk: up to about 1.5 million GPU events, a trace of more than 2 GB.
-MEMORY_BYTES = 16 << 20
+# Below this nothing touches the disk: up to about 700,000 GPU events, a trace of 1 GB.
+MEMORY_BYTES = 8 << 20
 
 Columns = dict[str, np.ndarray]  # of equal length
 

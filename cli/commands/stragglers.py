@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from annotq.cli.report import Report
     from annotq.collector.stragglers import Report as StragglerReport
 
+Every = Annotated[bool, typer.Option("--all", help="Every comparison, not only the findings.")]
 Attempt = Annotated[int | None, typer.Option("--attempt", min=0, metavar="N", help="Default: the latest one.")]
 
 
 @reading_command(without=("limit", "time_unit"))
-def stragglers(options: ReadingOptions, attempt: Attempt = None) -> None:
+def stragglers(options: ReadingOptions, attempt: Attempt = None, every: Every = False) -> None:
     """The straggler report of a job: verdict, regions in which a rank is slow, waits at collectives, coverage.
 
     Each region's compute time on each rank is compared with the median of the ranks, step by step.
@@ -40,11 +41,11 @@ def stragglers(options: ReadingOptions, attempt: Attempt = None) -> None:
         report = straggler_report(opened.ask, job, chosen)
         match options.chosen_format():
             case None | Format.TABLE:
-                opened.printer.print_text(straggler_text(report))
+                opened.printer.print_text(straggler_text(report, every))
             case Format.JSON:
-                opened.printer.print_text(json.dumps(report_json(report), indent=2))
+                opened.printer.print_text(json.dumps(report_json(report, every), indent=2))
             case _:
-                opened.printer.print(_table(report))
+                opened.printer.print(_table(report, every))
 
 
 def _attempt(opened: Report, job: str, wanted: int | None) -> int:
@@ -70,14 +71,19 @@ def _sql(job: str, attempt: int) -> str:
     )
 
 
-def _table(report: StragglerReport) -> pa.Table:
-    """One row per finding and region, for the tabular formats."""
+def _table(report: StragglerReport, every: bool) -> pa.Table:
+    """One row per finding and region, or per comparison, for the tabular formats."""
     import pyarrow as pa
 
     from annotq.collector.report_json import report_json
 
-    findings = report_json(report)["findings"]
-    assert isinstance(findings, list)
+    answer = report_json(report, every=True)
+    findings, evidence = answer["findings"], answer["evidence"]
+    assert isinstance(findings, list) and isinstance(evidence, list)
+    found = [region | {"cause": finding["cause"]} for finding in findings for region in finding["regions"]]
+    causes = {(row["rank"], row["region"], row["phase"]): row for row in found}
+    rows = [row | causes.get((row["rank"], row["region"], row["phase"]), {}) for row in evidence] if every else found
+    hosts = report.receipt.hosts
     columns: list[tuple[str, pa.DataType]] = [
         ("job", pa.string()),
         ("rank", pa.int64()),
@@ -94,9 +100,5 @@ def _table(report: StragglerReport) -> pa.Table:
         ("steps", pa.int64()),
         ("excess_ns_per_step", pa.int64()),
     ]
-    rows = [
-        {"job": report.job, **{key: finding[key] for key in ("host", "cause")}, **region}
-        for finding in findings
-        for region in finding["regions"]
-    ]
-    return pa.Table.from_pylist(rows, schema=pa.schema(columns))
+    facts = [{"job": report.job, "host": hosts.get(row["rank"])} for row in rows]
+    return pa.Table.from_pylist([row | fact for row, fact in zip(rows, facts, strict=True)], schema=pa.schema(columns))

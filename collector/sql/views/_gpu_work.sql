@@ -1,6 +1,6 @@
 -- _gpu_work: GPU events joined with their trace, clock and annotation; what kernels and the other views are cut from.
 --
--- How to read it: the one place where the join of DESIGN section 2 is written. An event of a graph finds its annotation
+-- How to read it: the one place where the join is written. An event of a graph finds its annotation
 -- by (process, graph, node_index); an eager event carries the region of its launch.
 SELECT
     t.job,
