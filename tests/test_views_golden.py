@@ -235,3 +235,40 @@ def test_without_profiler_steps_replays_are_the_steps_and_windows_go_on_counting
         write_trace(tmp_path / f"rank0.w{window}.json", events, rank=0)
     load(tmp_path / "store.duckdb", tmp_path, job="j")
     assert rows(tmp_path / "store.duckdb", "SELECT step FROM kernels ORDER BY start_ns") == [(0,), (1,), (2,), (3,)]
+
+
+def test_graphs_of_one_process_are_told_apart_and_an_instantiation_is_recognised(tmp_path: Path) -> None:
+    # Graph 2 is instantiated again as 3 (new id, same nodes); graph 9 is another one with the same node numbers.
+    events = [step(0, 900, 10_000)]
+    for correlation, (graph, name) in enumerate(((2, "gemm"), (3, "gemm"), (9, "relu")), start=1):
+        begin = 1000 + 100 * correlation
+        events += [graph_launch(begin, correlation=correlation)]
+        events += [kernel(name, begin + 20, correlation=correlation, graph=graph, node=0)]
+    write_trace(tmp_path / "rank0.json", events, rank=0)
+    names = {2: "mlp", 3: "mlp", 9: "head"}
+    text = json.dumps({str(graph << 32): [{"name": name}] for graph, name in names.items()})
+    (tmp_path / "rank0.annotations.json").write_text(text)
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    store = tmp_path / "store.duckdb"
+    assert rows(store, "SELECT graph_id, region FROM kernels ORDER BY graph_id") == [
+        (2, "mlp"),
+        (3, "mlp"),
+        (9, "head"),
+    ]
+    prints = dict(rows(store, "SELECT graph_id, fingerprint FROM graphs"))
+    assert prints[2] == prints[3] != prints[9]
+    assert rows(store, "SELECT region, instances FROM regions ORDER BY region") == [("head", 1), ("mlp", 2)]
+
+
+def test_nested_regions_keep_their_path(tmp_path: Path) -> None:
+    events = [
+        annotation("outer", 1000, 100),
+        annotation("inner", 1010, 50),
+        launch(1020, correlation=1),
+        launch(1080, correlation=2),
+    ]
+    events += [kernel("k", 1100, correlation=1), kernel("l", 1120, correlation=2)]
+    write_trace(tmp_path / "rank0.json", events, rank=0)
+    load(tmp_path / "store.duckdb", tmp_path / "rank0.json")
+    found = rows(tmp_path / "store.duckdb", "SELECT name, region, region_path FROM kernels ORDER BY name")
+    assert found == [("k", "inner", "outer > inner"), ("l", "outer", "outer")]

@@ -222,7 +222,8 @@ def _integers(values: Sequence[Any]) -> Int64s:
 def _typed_integers(values: list[int | None]) -> Int64s:
     """n integers, as the lean decoder checked them, to int64; OverflowError for what `faults` would name."""
     try:
-        return np.array(values, np.int64)
+        # Half the time of np.array; it would cut floats, but the decoder lets none through.
+        return np.fromiter(values, np.int64, len(values))
     except TypeError:
         return _integers(values)
 
