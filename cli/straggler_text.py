@@ -35,7 +35,8 @@ def straggler_text(report: Report, every: bool = False) -> str:
     if every and report.evidence:
         blocks.append(_every(report.evidence))
     if report.waits:
-        blocks.append(_waits(report.waits))
+        judged = [row for row in report.waits if row.judged]
+        blocks.append(_waits(judged) if judged else "")
         blocks.append("\n".join(_wrapped(sentence) for sentence in explain_waits(report.waits)))
     blocks += [_wrapped(f"note: {note}") for note in report.receipt.notes]
     blocks.append(_wrapped(report.receipt.sentence()))
@@ -89,8 +90,11 @@ def _comparison(row: RegionEvidence) -> list[str]:
 
 
 def _waits(waits: Sequence[RankWait]) -> str:
-    header = ["collective", "rank", "last", "wait", "transfer", "wait by duration", "transfer by duration"]
-    return aligned(header, [_wait(row) for row in waits], left=1)
+    header = ["collective", "group", "rank", "last", "wait", "transfer", "wait by duration", "transfer by duration"]
+    rows = [_wait(row) for row in waits]
+    if len({row.group for row in waits}) > 1:
+        return aligned(header, rows, left=2)
+    return aligned([header[0], *header[2:]], [[row[0], *row[2:]] for row in rows], left=1)
 
 
 def _wait(row: RankWait) -> list[str]:
@@ -101,6 +105,7 @@ def _wait(row: RankWait) -> list[str]:
 
     return [
         row.title,
+        row.group,
         str(row.rank),
         f"{row.last} of {row.judged}",
         text(row.wait_ns),

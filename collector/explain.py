@@ -101,17 +101,27 @@ def explain_absence(report: Report) -> str:
 
 def explain_waits(waits: Iterable[RankWait]) -> list[str]:
     """One sentence per kind of collective: how long ranks wait, who is last, how long the transfer takes."""
-    kinds: dict[tuple[str | None, ...], list[RankWait]] = {}
+    kinds: dict[tuple[str | int | None, ...], list[RankWait]] = {}
     for row in waits:
         kinds.setdefault(row.kind, []).append(row)
-    return [sentence for rows in kinds.values() if (sentence := _wait_sentence(rows))]
+    judged = [rows for rows in kinds.values() if any(row.judged for row in rows)]
+    several = len({rows[0].group for rows in judged}) > 1
+    sentences = [_wait_sentence(rows, f" of group {rows[0].group}" if several else "") for rows in judged]
+    left_out = {
+        row.title: max(other.collectives - other.judged for other in waits if other.title == row.title)
+        for rows in kinds.values()
+        for row in rows
+        if row.judged < row.collectives
+    }
+    if left_out:
+        names = ", ".join(f"{count} {title}" for title, count in left_out.items())
+        sentences.append(f"Not judged (annotq views collectives says when): {names}.")
+    return sentences
 
 
-def _wait_sentence(rows: list[RankWait]) -> str:
-    kind = rows[0].title
+def _wait_sentence(rows: list[RankWait], group: str) -> str:
+    kind = f"{rows[0].title}{group}"
     waits = [row.wait_ns for row in rows if row.wait_ns is not None]
-    if not waits:
-        return ""
     judged = max(row.judged for row in rows)
     often = [row for row in sorted(rows, key=lambda row: -row.last) if row.last]
     last = ", ".join(f"rank {row.rank} in {row.last}" for row in often[:RANKS_NAMED])

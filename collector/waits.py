@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from annotq.collector.evidence import Ask
 
-WAITS = """SELECT name, region, phase, group_name, rank,
+WAITS = """SELECT name, region, phase, group_name, group_first_rank, rank,
     count(*) AS collectives,
     count(*) FILTER (WHERE method IS NOT NULL) AS judged,
     count(*) FILTER (WHERE last_rank = rank AND method IS NOT NULL) AS last,
@@ -18,8 +18,9 @@ WAITS = """SELECT name, region, phase, group_name, rank,
     median(CASE WHEN method IS NOT NULL THEN transfer_duration_ns END) AS transfer_duration_ns
 FROM _collective_waits
 WHERE job = ? AND attempt = ?
-GROUP BY name, region, phase, group_name, rank
-ORDER BY name ASC NULLS LAST, region ASC NULLS LAST, phase ASC NULLS LAST, group_name ASC NULLS LAST, rank ASC NULLS LAST"""
+GROUP BY name, region, phase, group_name, group_first_rank, rank
+ORDER BY name ASC NULLS LAST, region ASC NULLS LAST, phase ASC NULLS LAST, group_name ASC NULLS LAST,
+    group_first_rank ASC NULLS LAST, rank ASC NULLS LAST"""
 
 CAUSED = """WITH per_step AS (
     SELECT step, last_rank,
@@ -46,6 +47,7 @@ class RankWait:
     region: str | None
     phase: str | None
     group_name: str | None
+    group_first_rank: int
     rank: int
     collectives: int
     judged: int
@@ -58,14 +60,19 @@ class RankWait:
     transfer_duration_ns: float | None
 
     @property
-    def kind(self) -> tuple[str | None, ...]:
+    def kind(self) -> tuple[str | int | None, ...]:
         """What the rows of the same collectives on other ranks have in common."""
-        return self.name, self.region, self.phase, self.group_name
+        return self.name, self.region, self.phase, self.group_name, self.group_first_rank
 
     @property
     def title(self) -> str:
         """What to call these collectives: "all_reduce in grads.all_reduce"."""
         return f"{self.name} in {self.region}" if self.region else self.name
+
+    @property
+    def group(self) -> str:
+        """The process group by name and lowest rank, such as "tp@4": groups of one name may exist side by side."""
+        return f"{self.group_name or '?'}@{self.group_first_rank}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 -- ever takes part), equal numbers of calls in the step, and no rank that ended before the last one arrived: that would
 -- prove that the calls do not belong together.
 WITH members AS (
-    SELECT job, attempt, group_name, group_ranks, count(DISTINCT rank) AS ranks
+    SELECT job, attempt, group_name, group_ranks, count(DISTINCT rank) AS ranks, min(rank) AS first_rank
     FROM _collective_calls
     GROUP BY job, attempt, group_name, group_ranks
 ),
@@ -34,6 +34,7 @@ judged AS (
     SELECT
         g.*,
         coalesce(g.group_size, m.ranks) AS expected,
+        m.first_rank,
         g.ranks = coalesce(g.group_size, m.ranks) AND g.calls = g.ranks AND g.ranks > 1 AND g.durations = g.calls
             AND g.unknown_groups = 0 AND g.different_counts <= 1
             AND coalesce(g.first_end_ns >= g.last_arrive_ns - g.clock_error_ns, TRUE) AS complete,
@@ -46,7 +47,8 @@ judged AS (
 SELECT
     c.job,
     c.attempt,
-    concat_ws('/', CAST(c.attempt AS VARCHAR), coalesce(c.group_name, '?'), c.name, coalesce(c.region, '-'),
+    concat_ws('/', CAST(c.attempt AS VARCHAR),
+        concat(coalesce(c.group_name, '?'), '@', CAST(j.first_rank AS VARCHAR)), c.name, coalesce(c.region, '-'),
         coalesce(c.phase, '-'), CASE WHEN c.in_graph THEN 'graph' ELSE 'eager' END,
         coalesce(CAST(c.step AS VARCHAR), '-'), CAST(c.ordinal AS VARCHAR)) AS collective_id,
     c.rank,
@@ -55,6 +57,7 @@ SELECT
     c.phase,
     c.name,
     c.group_name,
+    j.first_rank AS group_first_rank,
     c.synchronizing,
     j.complete,
     j.ranks,

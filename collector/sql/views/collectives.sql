@@ -11,7 +11,7 @@
 -- | column | type | unit | NULL | meaning |
 -- |---|---|---|---|---|
 -- | job | VARCHAR | - | never | the job's name |
--- | collective_id | VARCHAR | - | never | attempt/group/name/region/phase/graph or eager/step/ordinal, equal on all ranks of the collective |
+-- | collective_id | VARCHAR | - | never | attempt/group@its lowest rank/name/region/phase/graph or eager/step/ordinal or sequence number, equal on all ranks of the collective |
 -- | rank | BIGINT | - | never | global rank |
 -- | region | VARCHAR | - | in no region, or not known | region of the kernel |
 -- | name | VARCHAR | - | never | all_reduce, all_gather, reduce_scatter, all_to_all, barrier, broadcast, reduce, send_recv, ... |
