@@ -25,6 +25,18 @@ FROM _region_steps
 WHERE job = ? AND attempt = ?
 ORDER BY region ASC NULLS LAST, phase ASC NULLS LAST, rank ASC NULLS LAST, step ASC NULLS LAST"""
 
+WHOLE_STEPS = """WITH across AS (
+    SELECT step, median(compute_ns) AS median_ns, count(*) AS ranks
+    FROM steps
+    WHERE job = ? AND attempt = ?
+    GROUP BY step
+)
+SELECT 'step' AS region, 'all' AS phase, s.rank, s.step, s.compute_ns, a.median_ns, a.ranks
+FROM steps AS s
+JOIN across AS a ON a.step = s.step
+WHERE s.job = ? AND s.attempt = ?
+ORDER BY s.rank ASC NULLS LAST, s.step ASC NULLS LAST"""
+
 
 @dataclass(frozen=True)
 class RegionEvidence:
@@ -32,8 +44,9 @@ class RegionEvidence:
 
     ranks: the fewest ranks of any step that counts. ratio: median over the steps of compute_ns over the ranks' median.
     ratio_low, ratio_high: 95 % interval of that median, None with fewer than 6 steps. slowest_share: share of steps in
-    which the rank alone was the slowest. q_value: chance of being slowest that often if all ranks were alike, corrected
-    for all comparisons made. excess_ns: per step, compute_ns minus the ranks' median; shape (steps,).
+    which the rank alone was the slowest. above_share: share of steps in which it was above the ranks' median. q_value:
+    chance of being the slowest, or above the median, that often if all ranks were alike (the better of the two tests,
+    doubled), corrected for all comparisons made. excess_ns: per step, compute_ns minus the ranks' median; shape (steps,).
 
     The median includes the rank itself, which draws the ratio to 1: two ranks of which one takes r times as long read
     2r / (1 + r), see `against_others`; with 4 ranks and 5 % noise 1.30 reads 1.27, with 8 ranks 1.29.
@@ -48,6 +61,7 @@ class RegionEvidence:
     ratio_low: float | None
     ratio_high: float | None
     slowest_share: float
+    above_share: float
     q_value: float
     excess_ns: NDArray[np.float64]
 
@@ -70,12 +84,21 @@ def against_others(ratio: float, ranks: int) -> float:
 
 def region_evidence(ask: Ask, job: str, attempt: int) -> list[RegionEvidence]:
     """Evidence for every (region, phase, rank) that at least two ranks can be compared on."""
-    table = ask(REGION_STEPS, [job, attempt])
+    return _evidence(ask(REGION_STEPS, [job, attempt]))
+
+
+def step_evidence(ask: Ask, job: str, attempt: int) -> list[RegionEvidence]:
+    """The same for all compute of a step, in regions or not (region "step", phase "all")."""
+    return _evidence(ask(WHOLE_STEPS, [job, attempt, job, attempt]))
+
+
+def _evidence(table: pa.Table) -> list[RegionEvidence]:
     if table.num_rows == 0:
         return []
     columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
     region = _codes(columns["region"], columns["phase"])
-    paired = columns["ranks"] >= _ranks_asked(region, columns["ranks"])
+    # Where the ranks' median is 0 there is no ratio.
+    paired = (columns["ranks"] >= _ranks_asked(region, columns["ranks"])) & (columns["median_ns"] > 0)
     columns = {name: values[paired] for name, values in columns.items()}
     if len(columns["rank"]) == 0:
         return []
@@ -106,14 +129,18 @@ def _compare(
         ratio_low=interval[0] if interval else None,
         ratio_high=interval[1] if interval else None,
         slowest_share=float(slowest[rows].mean()),
+        above_share=float((compute > median).mean()),
         q_value=1.0,
         excess_ns=compute - median,
     )
 
 
 def _chance(evidence: RegionEvidence) -> float:
+    """The first test finds one slow rank among many in few steps, the second several that are equally slow."""
     steps = len(evidence.steps)
-    return binomial_tail(round(evidence.slowest_share * steps), steps, 1 / evidence.ranks)
+    slowest = binomial_tail(round(evidence.slowest_share * steps), steps, 1 / evidence.ranks)
+    above = binomial_tail(round(evidence.above_share * steps), steps, 0.5)
+    return min(1.0, 2 * min(slowest, above))
 
 
 def _codes(region: NDArray[np.generic], phase: NDArray[np.generic]) -> NDArray[np.int64]:

@@ -158,7 +158,7 @@ class Loader:
         self.store.connection.execute(
             """UPDATE process SET world_size = coalesce(?, world_size), host = coalesce(?, host), pid = coalesce(?, pid),
                gpu = coalesce(?, gpu), versions = coalesce(?, versions), process_groups = coalesce(?, process_groups),
-               group_count = coalesce(?, group_count), default_group = coalesce(?, default_group),
+               default_group = coalesce(?, default_group),
                default_group_size = coalesce(?, default_group_size) WHERE process_id = ?""",
             [
                 info.world_size,
@@ -167,7 +167,6 @@ class Loader:
                 info.gpu,
                 json.dumps(info.versions, sort_keys=True) if info.versions else None,
                 info.process_groups,
-                len(groups) or None,
                 *only,
                 process_id,
             ],

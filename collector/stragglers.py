@@ -1,9 +1,9 @@
 """From evidence to a verdict: which rank is slow, where, what it costs, or that nobody is.
 
-A finding needs all of: an effect of at least 5 %, a 95 % interval of the ratio above 1, being the slowest in at least half
-of the steps, more often than chance explains after correction for all comparisons, and more time per step, its regions
-together, than the clocks can be wrong by. With too few steps for an interval, or for a rank that was the slowest in every
-one of them to stand out from chance, the verdict is "inconclusive".
+A finding needs all of: an effect of at least 5 %, a 95 % interval of the ratio above 1, being the slowest, or above the
+median, more often than chance explains after correction for all comparisons, and more time per step, its regions together,
+than the clocks can be wrong by. Several ranks may be slow in the same region. The verdict is "inconclusive" with too few
+steps for an interval or to tell from chance, and where the steps of the ranks prove not to belong together.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from annotq.collector.evidence import Ask, RegionEvidence, against_others, region_evidence
+from annotq.collector.evidence import Ask, RegionEvidence, against_others, region_evidence, step_evidence
 from annotq.collector.receipt import Receipt, receipt
 from annotq.collector.single_kernels import NodeMedians, node_medians
 from annotq.collector.statistics import binomial_tail
@@ -109,9 +109,14 @@ def straggler_report(ask: Ask, job: str, attempt: int) -> Report:
     judged = [RegionFinding(row, nodes.get((row.rank, row.region, row.phase))) for row in suspects]
     slow = [row for row in judged if row.is_slow_code]
     comparable = [row for row in evidence if row.ratio_low is not None]
-    findings = _findings(slow, caused_waits(ask, job, attempt), facts)
     waits = rank_waits(ask, job, attempt)
+    # Where the steps of the ranks do not belong together nothing that was paired by them counts.
+    findings = () if _mispaired(waits) else _findings(slow, caused_waits(ask, job, attempt), facts)
     verdict, reason = _verdict(findings, evidence, steps, facts, waits)
+    if verdict == "none":
+        known = {row.evidence.rank for row in judged}
+        whole = [row for row in step_evidence(ask, job, attempt) if row.rank not in known]
+        verdict, reason = _whole_steps(whole, facts.clock_error_ns or 0)
     return Report(
         job=job,
         attempt=attempt,
@@ -129,12 +134,13 @@ def straggler_report(ask: Ask, job: str, attempt: int) -> Report:
 
 
 def _is_slow(row: RegionEvidence) -> bool:
-    return _stands_out(row) and row.slowest_share >= MINIMAL_SHARE and row.q_value <= FALSE_DISCOVERY_RATE
+    return _stands_out(row) and row.q_value <= FALSE_DISCOVERY_RATE
 
 
 def _is_undecided(row: RegionEvidence) -> bool:
-    """Slowest in every step there is, and even that could be chance."""
-    return _stands_out(row) and row.slowest_share == 1 and row.q_value > FALSE_DISCOVERY_RATE
+    """Slowest, or above the median, in every step there is, and even that could be chance."""
+    always = row.slowest_share == 1 or row.above_share == 1
+    return _stands_out(row) and always and row.q_value > FALSE_DISCOVERY_RATE
 
 
 def _stands_out(row: RegionEvidence) -> bool:
@@ -183,6 +189,10 @@ def _verdict(
     if len(facts.ranks_seen) < 2:
         seen = f"only rank {facts.ranks_seen[0]}" if facts.ranks_seen else "no rank"
         return "inconclusive", f"{seen} has data, there is nothing to compare"
+    if _mispaired(waits):
+        return "inconclusive", (
+            "the ranks' step numbers do not belong together: most collectives of a step do not overlap between the ranks"
+        )
     if not evidence:
         return "inconclusive", "no region ran in the same step on two ranks"
     if steps < MINIMAL_STEPS:
@@ -192,7 +202,7 @@ def _verdict(
     if undecided:
         return "inconclusive", (
             f"rank {undecided.rank} takes {undecided.against_others:.2f} times as long in {undecided.region} "
-            f"{undecided.phase} and is the slowest in all {len(undecided.steps)} steps, but that can be chance among "
+            f"{undecided.phase} in all {len(undecided.steps)} steps, but that can be chance among "
             f"{len(evidence)} comparisons of {undecided.ranks} ranks; more steps would tell"
         )
     late = next((row for row in waits if _always_late(row, waits)), None)
@@ -202,6 +212,23 @@ def _verdict(
             "(a late launch, or work outside of regions)"
         )
     return "none", ""
+
+
+def _whole_steps(evidence: list[RegionEvidence], clock_error_ns: int) -> tuple[str, str]:
+    """No region is slow; is a rank slow all the same, by work that no other rank has or that lies in no region?"""
+    found = [row for row in evidence if _is_slow(row) and row.median_excess_ns > clock_error_ns]
+    slow = max(found, key=lambda row: row.ratio, default=None)
+    if slow is None:
+        return "none", ""
+    return "inconclusive", (
+        f"rank {slow.rank} computes {slow.against_others:.2f} times as long in a step as the others, but no region shows it: "
+        "work outside of regions, or in a region that only it runs"
+    )
+
+
+def _mispaired(waits: list[RankWait]) -> bool:
+    """Most collectives that should belong together by step and order do not even overlap in time."""
+    return sum(row.disjoint for row in waits) > sum(row.judged for row in waits)
 
 
 def _always_late(row: RankWait, waits: list[RankWait]) -> bool:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from annotq.collector.evidence import Ask
 
-WAITS = """SELECT name, region, phase, group_name, group_first_rank, rank,
+WAITS = """SELECT name, region, phase, group_name, group_ranks, group_first_rank, rank,
     count(*) AS collectives,
     count(*) FILTER (WHERE method IS NOT NULL) AS judged,
     count(*) FILTER (WHERE last_rank = rank AND method IS NOT NULL) AS last,
+    count(*) FILTER (WHERE disjoint) AS disjoint,
     median(CASE method WHEN 'clock' THEN wait_clock_ns WHEN 'duration' THEN wait_duration_ns END) AS wait_ns,
     median(CASE method WHEN 'clock' THEN transfer_clock_ns WHEN 'duration' THEN transfer_duration_ns END) AS transfer_ns,
     median(CASE WHEN method IS NOT NULL THEN wait_clock_ns END) AS wait_clock_ns,
@@ -18,9 +19,9 @@ WAITS = """SELECT name, region, phase, group_name, group_first_rank, rank,
     median(CASE WHEN method IS NOT NULL THEN transfer_duration_ns END) AS transfer_duration_ns
 FROM _collective_waits
 WHERE job = ? AND attempt = ?
-GROUP BY name, region, phase, group_name, group_first_rank, rank
+GROUP BY name, region, phase, group_name, group_ranks, group_first_rank, rank
 ORDER BY name ASC NULLS LAST, region ASC NULLS LAST, phase ASC NULLS LAST, group_name ASC NULLS LAST,
-    group_first_rank ASC NULLS LAST, rank ASC NULLS LAST"""
+    group_first_rank ASC NULLS LAST, group_ranks ASC NULLS LAST, rank ASC NULLS LAST"""
 
 CAUSED = """WITH per_step AS (
     SELECT step, last_rank,
@@ -47,11 +48,13 @@ class RankWait:
     region: str | None
     phase: str | None
     group_name: str | None
+    group_ranks: str | None
     group_first_rank: int
     rank: int
     collectives: int
     judged: int
     last: int
+    disjoint: int
     wait_ns: float | None
     transfer_ns: float | None
     wait_clock_ns: float | None
@@ -62,7 +65,7 @@ class RankWait:
     @property
     def kind(self) -> tuple[str | int | None, ...]:
         """What the rows of the same collectives on other ranks have in common."""
-        return self.name, self.region, self.phase, self.group_name, self.group_first_rank
+        return self.name, self.region, self.phase, self.group_name, self.group_ranks, self.group_first_rank
 
     @property
     def title(self) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs import ask_of
+from jobs import NCCL, ask_of, load, replayed_step, write_annotations, write_job
 from synthetic import Job, store_of, synthetic_job
+from traces import write_trace
 
 from annotq.cli.straggler_text import straggler_text
 from annotq.collector.evidence import region_evidence
@@ -91,7 +92,7 @@ def test_of_two_ranks_the_ratio_is_to_their_mean_and_the_sentence_says_so(tmp_pa
         (synthetic_job(1, 4, 5, slow={(1, "layers.0.mlp"): 4}), "5 common steps are too few to judge, at least 6"),
         (synthetic_job(1, 1, 20), "only rank 0 has data"),
         # With 2 ranks and 6 steps, being slowest in all of them has a chance of 1 in 64.
-        (synthetic_job(1, 2, 6, slow={(1, "layers.0.mlp"): 4}), "slowest in all 6 steps, but that can be chance"),
+        (synthetic_job(1, 2, 6, slow={(1, "layers.0.mlp"): 4}), "in all 6 steps, but that can be chance"),
     ],
 )
 def test_too_little_data_is_inconclusive_and_says_what_is_missing(tmp_path: Path, job: Job, reason: str) -> None:
@@ -202,3 +203,40 @@ def test_the_sentence_names_rank_regions_ratio_and_cost(tmp_path: Path) -> None:
         "Rank 1 (host node-a) is slow in layers.*.mlp, forward and backward: "
         f"{usual:.2f} times the ranks' median, slowest in all 12 steps; it costs {finding.cost_ns_per_step / 1e6:.3g} ms"
     )
+
+
+def test_several_equally_slow_ranks_are_all_named(tmp_path: Path) -> None:
+    # Nobody is alone the slowest: a slow host of two ranks among eight, and half of four.
+    for ranks in (8, 4):
+        (tmp_path / str(ranks)).mkdir()
+        slow = {(ranks - 1, "layers.0.mlp"): 2.0, (ranks - 2, "layers.0.mlp"): 2.0}
+        (report,) = reports(tmp_path / str(ranks), synthetic_job(3, ranks, 30, slow=slow))
+        assert report.verdict == "straggler"
+        assert {finding.rank for finding in report.findings} == {ranks - 1, ranks - 2}
+
+
+def test_work_outside_of_regions_is_not_called_no_straggler(tmp_path: Path) -> None:
+    # Two nodes on every rank; the second lies in no region and takes rank 1 twice as long.
+    steps = {rank: [[100.0, 300.0 if rank == 1 else 150.0 + i % 3] for i in range(20)] for rank in range(4)}
+    load(tmp_path / "store.duckdb", write_job(tmp_path / "job", steps, ["mlp", None]))
+    with Door(tmp_path / "store.duckdb") as door:
+        report = straggler_report(ask_of(door), "job", 0)
+    assert report.verdict == "inconclusive"
+    assert "rank 1 computes" in report.reason and "no region shows it" in report.reason
+
+
+def test_ranks_that_number_their_steps_differently_are_not_compared(tmp_path: Path) -> None:
+    # The same iterations; rank 1's collective of step n happens a millisecond after rank 0's of step n.
+    for rank in (0, 1):
+        events = [
+            event
+            for number in range(12)
+            for event in replayed_step(number, 1000.0 * (number + 1 + rank), [100 + 50 * (number % 2), 20], ["k", NCCL])
+        ]
+        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank, world_size=2, host_name="node-a")
+        write_annotations(tmp_path / f"rank{rank}.annotations.json", {0: "mlp", 1: "reduce"})
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    with Door(tmp_path / "store.duckdb") as door:
+        report = straggler_report(ask_of(door), "j", 0)
+    assert (report.verdict, report.findings) == ("inconclusive", ())
+    assert "step numbers do not belong together" in report.reason

@@ -9,6 +9,7 @@ from jobs import NCCL, load, rows, write_annotations, write_job
 from traces import BASE_NS, Event, annotation, graph_launch, kernel, launch, step, write_trace
 
 MS = 1_000_000
+PAIR: list[dict[str, object]] = [{"pg_name": "0", "pg_size": 2}]
 
 
 def job(tmp_path: Path, durations: dict[int, list[list[float]]], regions: list[str | None]) -> Path:
@@ -114,13 +115,19 @@ def test_a_call_of_an_unknown_group_among_several_is_not_paired(tmp_path: Path) 
     assert rows(store, "SELECT wait_ns, last_rank, group_name FROM collectives") == [(None, None, None)] * 2
 
 
+def test_without_any_word_of_process_groups_nothing_is_paired(tmp_path: Path) -> None:
+    # Two pairs would look like one group of four.
+    store = collective_ranks(tmp_path, {0: [1000], 1: [1050]}, None)
+    assert rows(store, "SELECT DISTINCT wait_ns, last_rank FROM collectives") == [(None, None)]
+
+
 def test_ranks_with_different_numbers_of_calls_are_not_paired_by_order(tmp_path: Path) -> None:
-    store = collective_ranks(tmp_path, {0: [1000, 1200], 1: [1200]}, None)
+    store = collective_ranks(tmp_path, {0: [1000, 1200], 1: [1200]}, PAIR)
     assert rows(store, "SELECT DISTINCT wait_ns, last_rank FROM collectives") == [(None, None)]
 
 
 def test_a_rank_that_ended_before_another_arrived_proves_a_wrong_pairing(tmp_path: Path) -> None:
-    store = collective_ranks(tmp_path, {0: [1000], 1: [1500]}, None)
+    store = collective_ranks(tmp_path, {0: [1000], 1: [1500]}, PAIR)
     assert rows(store, "SELECT DISTINCT wait_ns, last_rank FROM collectives") == [(None, None)]
 
 
@@ -149,7 +156,7 @@ def test_ranks_on_hosts_with_unknown_clocks_are_judged_by_duration(tmp_path: Pat
             launch(arrive - 10, correlation=1),
             kernel(NCCL, arrive, duration, correlation=1),
         ]
-        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank, host_name=f"node-{rank}")
+        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank, world_size=2, host_name=f"node-{rank}")
     load(tmp_path / "store.duckdb", tmp_path, job="j")
     found = rows(
         tmp_path / "store.duckdb", "SELECT rank, wait_ns, transfer_ns, last_rank FROM collectives ORDER BY rank"

@@ -128,9 +128,9 @@ def trace_text(
         return "[" + ",".join(elements) + "]"
     fields: Event = {"schemaVersion": 1, **header}
     if rank is not None:
-        fields["distributedInfo"] = {"backend": "nccl", "rank": rank} | (
-            {"world_size": world_size} if world_size else {}
-        )
+        # With a world size, one process group of all ranks, as torchrun's default group.
+        world = {"world_size": world_size, "pg_config": [{"pg_name": "0", "pg_size": world_size}]} if world_size else {}
+        fields["distributedInfo"] = {"backend": "nccl", "rank": rank} | world
     if base_ns is not None:
         fields["baseTimeNanoseconds"] = base_ns
     around = json.dumps(fields)[1:-1]

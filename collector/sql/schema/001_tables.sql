@@ -20,7 +20,6 @@ CREATE TABLE process (
     gpu VARCHAR,
     versions VARCHAR,            -- JSON object: cuda_driver, cuda_runtime, cupti, nccl, torch
     process_groups VARCHAR,      -- JSON array as in the trace's distributedInfo.pg_config
-    group_count BIGINT,          -- process groups of the process; NULL: the trace does not say
     default_group VARCHAR,       -- name of the only process group, for collectives that do not say theirs
     default_group_size BIGINT,   -- its number of ranks
     coordinates VARCHAR,         -- JSON object: dp, pp, tp, ep

@@ -3,8 +3,8 @@
 -- How to read it: calls with the same (job, attempt, group_name, group_ranks, name, region, phase, step, in_graph,
 -- ordinal) are one collective. The ordinal counts the rank's calls of that kind in the step, in node order inside a
 -- graph and in time order outside; a sequence number of the group replaces it where the trace has one. Ordinals mean
--- the same call on two ranks only when both made as many calls (calls_in_step). A call whose group is unknown while its
--- process has several groups cannot be paired at all.
+-- the same call on two ranks only when both made as many calls (calls_in_step). A call whose group is unknown cannot be
+-- paired at all. order_known: the trace itself numbers the call or its step; a replay's ordinal depends on the window.
 WITH named AS (
     SELECT
         w.*,
@@ -42,7 +42,8 @@ SELECT
     call IN ('all_reduce', 'all_gather', 'reduce_scatter', 'barrier')
         OR (call = 'all_to_all' AND coalesce(in_split, '[]') = '[]' AND coalesce(out_split, '[]') = '[]') AS synchronizing,
     group_size,
-    group_name IS NOT NULL OR group_count IS NULL AS group_known,
+    group_name IS NOT NULL AS group_known,
+    sequence IS NOT NULL OR (step_source = 'profiler' AND step IS NOT NULL) AS order_known,
     CASE WHEN sequence IS NULL THEN count(*) OVER (
         PARTITION BY job, attempt, rank, group_name, group_ranks, call, region, phase, step, in_graph
     ) END AS calls_in_step,

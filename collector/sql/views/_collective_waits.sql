@@ -3,9 +3,10 @@
 -- How to read it: by clock: A = last arrival, wait = A - arrive, transfer = max(0, end - A). By duration, without any clock:
 -- transfer = shortest duration of the ranks, wait = duration - transfer. method says which one the public columns use:
 -- clock where the clock error is known and below the skew of the arrivals, else duration. Judged are only collectives of
--- kinds that synchronize, with every rank of the group (its size as the trace says; where it says none, every rank that
--- ever takes part), equal numbers of calls in the step, and no rank that ended before the last one arrived: that would
--- prove that the calls do not belong together.
+-- kinds that synchronize, of a known group with every rank of it (its size as the trace says; where it says none, every
+-- rank that ever takes part), equal numbers of calls in the step, and no rank that ended before the last one arrived
+-- (disjoint: that proves that the calls do not belong together; without a common clock only calls whose step or order
+-- the trace itself numbers are believed).
 WITH members AS (
     SELECT job, attempt, group_name, group_ranks, count(DISTINCT rank) AS ranks, min(rank) AS first_rank
     FROM _collective_calls
@@ -24,31 +25,39 @@ groups AS (
         max(c.group_size) AS group_size,
         count(*) FILTER (WHERE NOT c.group_known) AS unknown_groups,
         count(DISTINCT c.calls_in_step) AS different_counts,
+        count(*) FILTER (WHERE NOT c.order_known) AS unknown_orders,
         -- Ranks of one host share a clock, whatever the error against other hosts is.
         CASE WHEN count(DISTINCT c.host) = 1 AND count(c.host) = count(*) THEN min(c.clock_error_ns)
              WHEN count(c.clock_error_ns) = count(*) THEN max(c.clock_error_ns) END AS clock_error_ns
     FROM _collective_calls AS c
     GROUP BY c.job, c.attempt, c.group_name, c.group_ranks, c.name, c.region, c.phase, c.step, c.in_graph, c.ordinal
 ),
-judged AS (
+whole AS (
     SELECT
         g.*,
         coalesce(g.group_size, m.ranks) AS expected,
         m.first_rank,
         g.ranks = coalesce(g.group_size, m.ranks) AND g.calls = g.ranks AND g.ranks > 1 AND g.durations = g.calls
-            AND g.unknown_groups = 0 AND g.different_counts <= 1
-            AND coalesce(g.first_end_ns >= g.last_arrive_ns - g.clock_error_ns, TRUE) AS complete,
-        CASE WHEN g.clock_error_ns < g.last_arrive_ns - g.first_arrive_ns THEN 'clock' ELSE 'duration' END AS method
+            AND g.unknown_groups = 0 AND g.different_counts <= 1 AS all_there,
+        g.first_end_ns < g.last_arrive_ns - g.clock_error_ns AS apart
     FROM groups AS g
     JOIN members AS m
         ON m.job = g.job AND m.attempt = g.attempt
         AND m.group_name IS NOT DISTINCT FROM g.group_name AND m.group_ranks IS NOT DISTINCT FROM g.group_ranks
+),
+judged AS (
+    SELECT
+        g.*,
+        g.all_there AND coalesce(NOT g.apart, g.unknown_orders = 0) AS complete,
+        CASE WHEN g.clock_error_ns < g.last_arrive_ns - g.first_arrive_ns THEN 'clock' ELSE 'duration' END AS method
+    FROM whole AS g
 )
 SELECT
     c.job,
     c.attempt,
     concat_ws('/', CAST(c.attempt AS VARCHAR),
-        concat(coalesce(c.group_name, '?'), '@', CAST(j.first_rank AS VARCHAR)), c.name, coalesce(c.region, '-'),
+        concat(coalesce(c.group_name, '?'), '@', CAST(j.first_rank AS VARCHAR),
+            CASE WHEN c.group_ranks IS NOT NULL THEN concat('-', substr(md5(c.group_ranks), 1, 4)) ELSE '' END), c.name, coalesce(c.region, '-'),
         coalesce(c.phase, '-'), CASE WHEN c.in_graph THEN 'graph' ELSE 'eager' END,
         coalesce(CAST(c.step AS VARCHAR), '-'), CAST(c.ordinal AS VARCHAR)) AS collective_id,
     c.rank,
@@ -57,7 +66,9 @@ SELECT
     c.phase,
     c.name,
     c.group_name,
+    c.group_ranks,
     j.first_rank AS group_first_rank,
+    c.synchronizing AND j.all_there AND coalesce(j.apart, FALSE) AS disjoint,
     c.synchronizing,
     j.complete,
     j.ranks,

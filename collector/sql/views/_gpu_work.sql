@@ -31,7 +31,7 @@ SELECT
     coalesce(a.group_ranks, e.group_ranks) AS group_ranks,
     coalesce(a.group_size, e.group_size,
         CASE WHEN a.group_name IS NULL AND e.group_name IS NULL THEN t.default_group_size END) AS group_size,
-    t.group_count,
+    t.step_source,
     coalesce(a.in_split, e.in_split) AS in_split,
     coalesce(a.out_split, e.out_split) AS out_split,
     coalesce(a.sequence, e.sequence) AS sequence,

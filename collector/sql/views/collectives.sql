@@ -4,18 +4,18 @@
 -- the end of the transfer, so duration_ns = wait + transfer. The rank that arrives last waits 0 and sees the true
 -- transfer time; last_rank names it. Being last is not yet being slow: an earlier collective may have made it late.
 -- A collective is not judged (no wait, no transfer, no last rank) when its kind does not make every rank wait (send/recv,
--- rooted ones, uneven all_to_all), when a rank of the group lacks it or sent no trace, when its group is unknown among
--- several, or when the calls cannot belong together: ranks made different numbers of calls in the step without sequence
+-- rooted ones, uneven all_to_all), when a rank of the group lacks it or sent no trace, when its group is unknown, or
+-- when the calls cannot belong together: ranks made different numbers of calls in the step without sequence
 -- numbers, or one ended before another arrived.
 --
 -- | column | type | unit | NULL | meaning |
 -- |---|---|---|---|---|
 -- | job | VARCHAR | - | never | the job's name |
--- | collective_id | VARCHAR | - | never | attempt/group@its lowest rank/name/region/phase/graph or eager/step/ordinal or sequence number, equal on all ranks of the collective |
+-- | collective_id | VARCHAR | - | never | attempt/group@its lowest rank-hash of its ranks/name/region/phase/graph or eager/step/ordinal or sequence number, equal on all ranks of the collective |
 -- | rank | BIGINT | - | never | global rank |
 -- | region | VARCHAR | - | in no region, or not known | region of the kernel |
 -- | name | VARCHAR | - | never | all_reduce, all_gather, reduce_scatter, all_to_all, barrier, broadcast, reduce, send_recv, ... |
--- | group_name | VARCHAR | - | neither the trace nor the annotation says, and the process has several groups | process group |
+-- | group_name | VARCHAR | - | neither the trace nor the annotation says, and the process has not just one group | process group |
 -- | arrive_ns | BIGINT | ns since the epoch | never | start of the kernel, on the job's common clock |
 -- | end_ns | BIGINT | ns since the epoch | the reported duration is impossible | end of the kernel |
 -- | duration_ns | BIGINT | ns | the reported duration is impossible | end_ns - arrive_ns |
