@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from annotq.agent.errors import EXIT_INTERRUPTED, EXIT_OK, AnnotqError
+from annotq.agent.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, AnnotqError
 
 
 class Commands(TyperGroup):
@@ -32,12 +32,17 @@ class Commands(TyperGroup):
                 raise
             typer.echo("interrupted", err=True)
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
             _drop_stdout()
             raise typer.Exit(EXIT_OK) from None
+        except OSError as error:
+            # A full disk, a folder that may not be written: nothing that a traceback explains better.
+            where = f"{error.filename}: " if error.filename else ""
+            print_error(AnnotqError(f"{where}{error.strerror or error}.", "Check the space and the permissions there."))
+            raise typer.Exit(EXIT_FAILED) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(EXIT_INTERRUPTED) from None
         return result
 
 

@@ -30,6 +30,7 @@ from annotq.collector.rows import (
     mismatches,
     remember,
     renumber_steps,
+    stored_path,
 )
 from annotq.collector.store import Store, id_of
 
@@ -68,7 +69,7 @@ class Loader:
             merge_annotations(connection, trace.annotations(), process_id, "inline")
             merge_nodes(connection, trace.observed_nodes(), process_id, complete=False)
             remember(connection, process_id, info.sha256, info.path, "trace")
-            renumber_steps(connection, process_id)
+            renumber_steps(connection, trace_id, self.target)
             infer_node_ids(connection, process_id)
             update_clocks(connection, self.target.job, self.target.attempt)
         problems = mismatches(self.store.connection, process_id)
@@ -104,6 +105,7 @@ class Loader:
         """Leave a row for a trace that could not be used, so that coverage shows it. A later good read replaces it."""
         process_id = self.target.process_id(rank)
         trace_id = id_of(process_id, sha256)
+        path = stored_path(path)
         with self.store.transaction() as connection:
             self._ensure_process(rank)
             connection.execute(
@@ -113,8 +115,8 @@ class Loader:
                 row = [trace_id, process_id, self.target.job, self.target.attempt, rank, path, sha256]
                 connection.execute(
                     """INSERT INTO trace VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, NULL, 'none', FALSE, 'none', 0,
-                       'rejected', 0, 0, 0, 0, ?)""",
-                    [*row, reason],
+                       'rejected', 0, 0, 0, 0, ?, NULL, NULL)""",
+                    [*row, stored_path(reason)],
                 )
 
     def _check_claim(self, info: TraceInfo, process_id: int) -> int | None:
@@ -133,7 +135,7 @@ class Loader:
             return None
         ((host, pid),) = claimed
         for trace_id, path, status, _ in earlier:
-            if path == info.path and status == "partial":
+            if path == stored_path(info.path) and status == "partial":
                 return int(trace_id)
         _, path, _, overlaps = earlier[0]
         twice = f"{info.path}: rank {info.rank} is claimed twice:"

@@ -24,6 +24,7 @@ import pyarrow as pa
 from annotq.agent.errors import AnnotqError
 from annotq.collector.query_errors import asked_error, refusal
 from annotq.collector.store import open_to_read, stored_version
+from annotq.collector.views import create_statements, load_views, views_hash
 
 # Sorts and joins past the memory limit go to disk, up to here.
 SPILL = "10GB"
@@ -72,6 +73,7 @@ class Door:
             raise AnnotqError(f"There is no store at {path}.", "Make one: annotq ingest DIR, or choose one with --db.")
         self.path = path
         self.limits = limits
+        self._newer_views: list[str] = []
         # A folder of its own: two processes that spill beside the store file would use the same file names.
         self._spill = tempfile.TemporaryDirectory(prefix="annotq-", ignore_cleanup_errors=True)
         try:
@@ -107,6 +109,8 @@ class Door:
         cursor = self._connection.cursor()
         started = time.monotonic()
         try:
+            for statement in self._newer_views:
+                cursor.execute(statement)
             text = admitted(cursor, sql)
             table = _within(limits.seconds, cursor, lambda: _rows(cursor, text, parameters, limits.rows + 1))
         except (duckdb.Error, OSError, RuntimeError) as error:
@@ -136,8 +140,13 @@ class Door:
                 raise AnnotqError(f"{name} cannot be {value}: {error}", "Sizes look like 2GB or 500MB.") from None
 
     def _check_version(self) -> None:
-        if stored_version(self._connection, self.path) is None:
+        found = stored_version(self._connection, self.path)
+        if found is None:
             raise AnnotqError(f"{self.path} holds no tables.", "Fill it: annotq ingest DIR")
+        views = load_views()
+        if found[1] != views_hash(views):
+            # Written by another version of annotq: this version's views, as temporary ones, hide those in the file.
+            self._newer_views = [create_statements(view, "TEMP VIEW")[0] for view in views]
 
 
 def admitted(connection: duckdb.DuckDBPyConnection, sql: str) -> str:

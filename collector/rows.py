@@ -41,17 +41,18 @@ def insert_trace(
     connection: duckdb.DuckDBPyConnection, info: TraceInfo, trace_id: int, process_id: int, target: Target
 ) -> None:
     connection.execute(
-        "DELETE FROM trace WHERE process_id = ? AND path = ? AND status = 'rejected'", [process_id, info.path]
+        "DELETE FROM trace WHERE process_id = ? AND path = ? AND status = 'rejected'",
+        [process_id, stored_path(info.path)],
     )
     connection.execute(
-        "INSERT INTO trace VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, FALSE, ?, 0, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO trace VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, FALSE, ?, 0, ?, ?, ?, ?, ?, ?, NULL, NULL)",
         [
             trace_id,
             process_id,
             target.job,
             target.attempt,
             info.rank,
-            info.path,
+            stored_path(info.path),
             info.sha256,
             info.base_ns,
             info.window_start_ns,
@@ -63,7 +64,7 @@ def insert_trace(
             info.graph_events,
             info.dropped_events,
             info.overrun_events,
-            " ".join(info.problems) or None,
+            stored_path(" ".join(info.problems)) or None,
         ],
     )
 
@@ -179,19 +180,30 @@ def merge_nodes(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, pro
         )
 
 
-def renumber_steps(connection: duckdb.DuckDBPyConnection, process_id: int) -> None:
-    """Give windows of a process that use the same step numbers again (replay ordinals always do) numbers of their own."""
-    windows = connection.execute(
-        """SELECT t.trace_id, min(e.step), max(e.step) FROM trace t JOIN gpu_event e USING (trace_id)
-           WHERE t.process_id = ? AND t.status <> 'rejected' AND e.step IS NOT NULL
-           GROUP BY t.trace_id, t.window_start_ns ORDER BY t.window_start_ns""",
-        [process_id],
-    ).fetchall()
-    following = 0
-    for trace_id, first, last in windows:
-        offset = max(0, following - first)
-        connection.execute("UPDATE trace SET step_offset = ? WHERE trace_id = ?", [offset, trace_id])
-        following = last + offset + 1
+def renumber_steps(connection: duckdb.DuckDBPyConnection, trace_id: int, target: Target) -> None:
+    """Note the steps of a new trace; where windows of a process use the same numbers again, give each its own range.
+
+    The ranges are the same on all ranks of the job attempt, so that the nth windows of the ranks stay together (replay
+    ordinals begin at 0 in every window).
+    """
+    connection.execute(
+        """UPDATE trace SET first_step = s.first_step, last_step = s.last_step
+           FROM (SELECT min(step) AS first_step, max(step) AS last_step FROM gpu_event WHERE trace_id = ?) AS s
+           WHERE trace.trace_id = ?""",
+        [trace_id, trace_id],
+    )
+    windows = """SELECT trace_id, first_step <= lag(last_step) OVER w AS again, (row_number() OVER w - 1) AS number,
+                     max(last_step) OVER () + 1 AS stride
+                 FROM trace
+                 WHERE job = ? AND attempt = ? AND status <> 'rejected' AND first_step IS NOT NULL
+                 WINDOW w AS (PARTITION BY process_id ORDER BY window_start_ns)"""
+    jobs: list[object] = [target.job, target.attempt]
+    if connection.execute(f"SELECT count(*) FROM ({windows}) WHERE again", jobs).fetchall() != [(0,)]:
+        connection.execute(
+            f"""UPDATE trace SET step_offset = w.number * w.stride FROM ({windows}) AS w
+                WHERE trace.trace_id = w.trace_id AND step_offset <> w.number * w.stride""",
+            jobs,
+        )
 
 
 def mismatches(connection: duckdb.DuckDBPyConnection, process_id: int) -> tuple[str, ...]:
@@ -209,5 +221,10 @@ def mismatches(connection: duckdb.DuckDBPyConnection, process_id: int) -> tuple[
     return tuple(f"{path} with the annotations in {where}: {_NO_MATCH}" for (path,) in unnamed)
 
 
+def stored_path(path: str) -> str:
+    """A path as text that a database takes: bytes of a file name that are no UTF-8 are written out."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def remember(connection: duckdb.DuckDBPyConnection, process_id: int, sha256: str, path: str, kind: str) -> None:
-    connection.execute("INSERT INTO source_file VALUES (?, ?, ?, ?)", [process_id, sha256, path, kind])
+    connection.execute("INSERT INTO source_file VALUES (?, ?, ?, ?)", [process_id, sha256, stored_path(path), kind])

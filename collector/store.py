@@ -48,7 +48,10 @@ class Store:
 
     def __init__(self, path: Path, memory: str = WRITER_MEMORY) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise AnnotqError(f"{path.parent}: {error.strerror}.", "Choose another file with --db.") from None
         self.connection = open_to_write(path, memory)
         try:
             self._prepare()
@@ -79,6 +82,11 @@ class Store:
                 self.connection.execute("ROLLBACK")
             if "Query interrupted" in str(error):  # DuckDB's words for Ctrl-C while it was busy
                 raise KeyboardInterrupt from None
+            if isinstance(error, duckdb.IOException | duckdb.TransactionException | duckdb.OutOfMemoryException):
+                what = str(error).splitlines()[0]
+                raise AnnotqError(
+                    f"{self.path}: {what}", "Check the space on that disk; nothing was changed."
+                ) from None
             raise
 
     def _prepare(self) -> None:

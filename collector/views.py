@@ -89,9 +89,9 @@ def parse_view(name: str, text: str) -> View:
     )
 
 
-def create_statements(view: View) -> list[str]:
-    """The statements that make the view and put its description into the catalog."""
-    statements = [f"CREATE OR REPLACE VIEW {view.name} AS\n{view.select}"]
+def create_statements(view: View, kind: str = "VIEW") -> list[str]:
+    """The statements that make the view (kind: VIEW or TEMP VIEW) and put its description into the catalog."""
+    statements = [f"CREATE OR REPLACE {kind} {view.name} AS\n{view.select}"]
     statements.append(f"COMMENT ON VIEW {view.name} IS {_quoted(f'{view.purpose} {view.reading}'.strip())}")
     for column in view.columns:
         text = f"{column.meaning} [unit: {column.unit}; NULL: {column.null}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -195,3 +196,22 @@ def test_sigkill_at_any_moment_leaves_whole_files_or_nothing(tmp_path: Path, see
     outcomes = load(store, DATA / "control4", job="j")
     assert [outcome.problems for outcome in outcomes] == [()] * 8
     assert rows(store, COUNTS)[0][0] == 4 * 3552
+
+
+def test_a_file_name_that_is_no_utf8_is_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    write_trace(tmp_path / "t.json", [kernel("k", 1000)], rank=0)
+    (tmp_path / "t.json").rename(os.fsdecode(os.fsencode(folder) + b"/a\xff_rank0.json"))
+    (outcome,) = load(tmp_path / "store.duckdb", folder)
+    assert outcome.problems == ()
+    assert rows(tmp_path / "store.duckdb", "SELECT path FROM trace") == [(f"{folder}/a\\xff_rank0.json",)]
+
+
+def test_a_reader_uses_its_own_views_on_a_store_of_another_version(tmp_path: Path) -> None:
+    store = tmp_path / "store.duckdb"
+    load(store, write_job(tmp_path / "job", {0: [[10]]}, ["mlp"]))
+    with Store(store) as opened:
+        opened.connection.execute("CREATE OR REPLACE VIEW kernels AS SELECT 'old' AS name")
+        opened.connection.execute("UPDATE store_version SET views = 'another version'")
+    assert rows(store, "SELECT region FROM kernels") == [("mlp",)]

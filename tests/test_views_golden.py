@@ -279,3 +279,20 @@ def test_nested_regions_keep_their_path(tmp_path: Path) -> None:
     load(tmp_path / "store.duckdb", tmp_path / "rank0.json")
     found = rows(tmp_path / "store.duckdb", "SELECT name, region, region_path FROM kernels ORDER BY name")
     assert found == [("k", "inner", "outer > inner"), ("l", "outer", "outer")]
+
+
+def test_windows_of_the_ranks_stay_together_when_one_is_longer(tmp_path: Path) -> None:
+    # Both ranks start counting at 0 in each window; rank 1's first window has a step more.
+    for rank, windows in ((0, (2, 2)), (1, (3, 2))):
+        for window, steps in enumerate(windows):
+            events = [
+                event
+                for number in range(steps)
+                for event in _step_at(number, 1000 + 50_000 * window + 1000 * number, window)
+            ]
+            write_trace(tmp_path / f"rank{rank}.w{window}.json", events, rank=rank, world_size=2)
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    found = rows(
+        tmp_path / "store.duckdb", "SELECT rank, list(step ORDER BY step) FROM steps GROUP BY rank ORDER BY rank"
+    )
+    assert found == [(0, [0, 1, 3, 4]), (1, [0, 1, 2, 3, 4])]

@@ -26,7 +26,10 @@ NOTHING_RECORDED = "torch records nothing, without a word, on drivers older than
 Paths = Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders are searched with their subfolders.")]
 JobName = Annotated[str | None, typer.Option("--job", metavar="NAME", help="Default: the name of the folder.")]
 Attempt = Annotated[int, typer.Option("--attempt", min=0, metavar="N", help="Restart count of the job.")]
-Rank = Annotated[int | None, typer.Option("--rank", min=0, metavar="N", help="For files that do not say their rank.")]
+Rank = Annotated[
+    int | None,
+    typer.Option("--rank", min=0, metavar="N", help="For files that do not say their rank; overrides what they say."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only say what went wrong.")]
 
 

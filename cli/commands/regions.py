@@ -41,7 +41,8 @@ def regions(
 ) -> None:
     """GPU time of each region on each rank.
 
-    ratio is this rank's median over the median of the ranks' medians: 2.0 is twice as slow as the others.
+    ratio is this rank's median over the median of the ranks' medians: with many ranks 2.0 is twice as slow
+    as the others; of two ranks the slow one moves the median itself, and the ratio stays below 2.
     """
     with open_report(options) as report:
         job = report.job()

@@ -100,7 +100,9 @@ CREATE TABLE trace (
     graph_events BIGINT NOT NULL,
     dropped_events BIGINT NOT NULL,
     overrun_events BIGINT NOT NULL,
-    note VARCHAR                 -- what was wrong, sentences joined with a space; NULL when nothing was
+    note VARCHAR,                -- what was wrong, sentences joined with a space; NULL when nothing was
+    first_step BIGINT,           -- as in the trace, without step_offset; NULL when no work was launched in a step
+    last_step BIGINT
 );
 
 CREATE TABLE gpu_event (

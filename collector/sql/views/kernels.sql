@@ -2,7 +2,8 @@
 --
 -- How to read it: the finest grain; every other view is a sum over these rows. Work inside a CUDA graph has its region
 -- from the annotation of its graph node, eager work from the innermost user annotation around its launch. Rows with
--- region NULL are either outside of every region or could not be named; the view coverage says how many of each.
+-- region NULL are either outside of every region or could not be named; for graph work the view coverage says how many of
+-- each.
 --
 -- | column | type | unit | NULL | meaning |
 -- |---|---|---|---|---|
