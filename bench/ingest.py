@@ -50,7 +50,8 @@ def measure(trace: Path, repeats: int) -> Section:
         ratio(rounds, "json.load", "annotq ingest"),
         ratio(rounds, "json.load", "annotq reader"),
     ]
-    return Section(f"Reading {trace.name}, {megabytes(json_bytes(trace))} of JSON", f"{repeats} rounds.", rows)
+    title = f"Reading {trace.parent.name}/{trace.name}, {megabytes(json_bytes(trace))} of JSON"
+    return Section(title, f"{repeats} rounds.", rows)
 
 
 def ingest(trace: Path, sample: bool) -> Run:

@@ -78,7 +78,8 @@ def main() -> None:
     options = parser.parse_args()
     DATA.mkdir(exist_ok=True)
     # A given trace is named, not located: the path means nothing on another machine.
-    text = conditions("make bench" + "".join(f" TRACE={trace.name}" for trace in options.trace))
+    traces = "".join(f" --trace {trace.parent.name}/{trace.name}" for trace in options.trace)
+    text = conditions(f"bench/run.py --repeats {options.repeats}{traces}")
     for section in sections(options):
         print(section.markdown(), flush=True)
         text += f"\n{section.markdown()}"
