@@ -27,7 +27,7 @@ from annotq.cli.errors import Commands
 
 app = typer.Typer(
     cls=Commands,
-    help="Names every GPU kernel of a multi-rank PyTorch job, and says which rank is slow, where and why.",
+    help="Gives the kernels of a multi-rank PyTorch job the names of your code, and says which rank is slow and where.",
     epilog="Exit codes: 0 ok, 1 failed, 2 usage, 3 finding, 4 collector unreachable, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,

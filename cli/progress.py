@@ -29,7 +29,7 @@ class FileProgress:
         self._task: TaskID | None = None
 
     def advance_bytes(self, read: int) -> None:
-        """Bytes of JSON read so far of the current file."""
+        """Bytes of the current file, as on disk, read so far."""
         self._show(f"{self._done + 1} of {self._files} files, {read / 1e6:,.0f} MB of this one")
 
     def finish(self, source: Source) -> None:
