@@ -296,3 +296,30 @@ def test_windows_of_the_ranks_stay_together_when_one_is_longer(tmp_path: Path) -
         tmp_path / "store.duckdb", "SELECT rank, list(step ORDER BY step) FROM steps GROUP BY rank ORDER BY rank"
     )
     assert found == [(0, [0, 1, 3, 4]), (1, [0, 1, 2, 3, 4])]
+
+
+def test_without_a_common_clock_and_without_steps_nothing_proves_the_pairing(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        events = [launch(990, correlation=1), kernel(NCCL, 1000, 10 + rank, correlation=1)]
+        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank, world_size=2, host_name=f"node-{rank}")
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    assert rows(tmp_path / "store.duckdb", "SELECT wait_ns, last_rank FROM collectives") == [(None, None)] * 2
+
+
+def test_groups_of_one_name_are_told_apart_by_their_ranks(tmp_path: Path) -> None:
+    # Rank 0 is in both groups named tp, so that both have the same lowest rank.
+    for rank, others in ((0, (1, 2)), (1, (1,)), (2, (2,))):
+        events = [step(0, 900, 10_000)]
+        for other in others:
+            fields = {
+                "Collective name": "allreduce",
+                "Process Group Name": "tp",
+                "Process Group Ranks": f"[0, {other}]",
+            }
+            begin = 1000 * other
+            events += [launch(begin - 10, correlation=other)]
+            events += [kernel(NCCL, begin, 20, correlation=other, **fields, **{"Group size": 2})]
+        write_trace(tmp_path / f"rank{rank}.json", events, rank=rank, host_name="node-a")
+    load(tmp_path / "store.duckdb", tmp_path, job="j")
+    sql = "SELECT list(rank ORDER BY rank) AS ranks FROM collectives WHERE wait_ns = 0 GROUP BY collective_id ORDER BY ranks"
+    assert rows(tmp_path / "store.duckdb", sql) == [([0, 1],), ([0, 2],)]
