@@ -20,6 +20,7 @@ from annotq.agent.graphs import GraphFile, read_graphs
 from annotq.agent.kineto import file_sha256
 from annotq.agent.rank_names import rank_from_name
 from annotq.agent.read_ahead import Reader, ReadHere, ReadTrace
+from annotq.agent.snapshots import Snapshot
 from annotq.agent.sources import Source
 
 Progress = Callable[[int], None]
@@ -57,6 +58,15 @@ class End(Protocol):
     def load_annotations(self, file: AnnotationFile) -> Loaded: ...
     def load_graphs(self, file: GraphFile) -> Loaded: ...
     def reject_trace(self, path: str, sha256: str, rank: int, reason: str) -> None: ...
+
+
+class ProcessEnd(End, Protocol):
+    """The end of one recorded process: besides files it takes what only a recorder knows."""
+
+    def load_snapshot(self, snapshot: Snapshot) -> Loaded: ...
+    def destroy_graphs(self, graph_ids: Sequence[int], time_ns: int) -> None: ...
+    def note(self, text: str) -> None: ...
+    def end_process(self, time_ns: int, how: str) -> None: ...
 
 
 def take_in(

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from annotq.agent.errors import AnnotqError
 from annotq.collector.query_errors import asked_error, refusal
-from annotq.collector.store import open_to_read, stored_version
+from annotq.collector.store import SCHEMA_VERSION, Store, open_to_read, stored_version
 from annotq.collector.views import create_statements, load_views, views_hash
 
 # Sorts and joins past the memory limit go to disk, up to here.
@@ -77,7 +77,7 @@ class Door:
         # A folder of its own: two processes that spill beside the store file would use the same file names.
         self._spill = tempfile.TemporaryDirectory(prefix="annotq-", ignore_cleanup_errors=True)
         try:
-            self._connection = open_to_read(path)
+            self._connection = _current(path)
         except BaseException:
             self._spill.cleanup()
             raise
@@ -147,6 +147,21 @@ class Door:
         if found[1] != views_hash(views):
             # Written by another version of annotq: this version's views, as temporary ones, hide those in the file.
             self._newer_views = [create_statements(view, "TEMP VIEW")[0] for view in views]
+
+
+def _current(path: Path) -> duckdb.DuckDBPyConnection:
+    """The file opened read-only; a store of an older schema is brought up to date first. Raises AnnotqError."""
+    connection = open_to_read(path)
+    try:
+        found = stored_version(connection, path)
+        if found is None or found[0] == SCHEMA_VERSION:
+            return connection
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    Store(path).close()
+    return open_to_read(path)
 
 
 def admitted(connection: duckdb.DuckDBPyConnection, sql: str) -> str:

@@ -20,7 +20,7 @@ import duckdb
 from annotq.agent.errors import AnnotqError
 from annotq.collector.views import create_statements, load_views, views_hash
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 # With the optimizer the join of events with annotations is 7x slower and takes 8x the memory (DuckDB 2.0.1).
 DISABLED_OPTIMIZERS = "partial_aggregate_pushdown"
@@ -93,18 +93,28 @@ class Store:
         found = stored_version(self.connection, self.path)
         views = load_views()
         wanted = views_hash(views)
-        if found is not None and found[1] == wanted:
+        if found == (SCHEMA_VERSION, wanted):
             return
         with self.transaction() as connection:
+            for script in _scripts(after=found[0] if found else 0):
+                connection.execute(script)
             if found is None:
-                for script in sorted(files("annotq.collector.sql.schema").iterdir(), key=lambda entry: entry.name):
-                    if script.name.endswith(".sql"):
-                        connection.execute(script.read_text(encoding="utf-8"))
                 connection.execute("INSERT INTO store_version VALUES (?, ?, '')", [SCHEMA_VERSION, version("annotq")])
+            connection.execute("UPDATE store_version SET schema_version = ?", [SCHEMA_VERSION])
             for view in views:
                 for statement in create_statements(view):
                     connection.execute(statement)
             connection.execute("UPDATE store_version SET views = ?", [wanted])
+
+
+def _scripts(after: int) -> list[str]:
+    """The schema scripts (001_x.sql makes version 1, 002_y.sql takes it to 2, ...) past a version, in order."""
+    scripts = [entry for entry in files("annotq.collector.sql.schema").iterdir() if entry.name.endswith(".sql")]
+    return [
+        script.read_text(encoding="utf-8")
+        for script in sorted(scripts, key=lambda entry: entry.name)
+        if int(script.name.partition("_")[0]) > after
+    ]
 
 
 def open_to_read(path: Path) -> duckdb.DuckDBPyConnection:

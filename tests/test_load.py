@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib.resources import files
 from pathlib import Path
 
+import duckdb
 import pytest
 from jobs import DATA, load, replayed_step, rows, write_annotations, write_job
 from traces import BASE_NS, kernel, launch, write_trace
@@ -162,13 +164,24 @@ def test_a_newer_store_is_refused_with_both_versions(tmp_path: Path) -> None:
     path = tmp_path / "store.duckdb"
     with Store(path) as store:
         store.connection.execute("UPDATE store_version SET schema_version = 99, created_by = '9.0'")
-    with pytest.raises(AnnotqError, match=r"store schema 99, written by annotq 9\.0; this annotq knows schema 1"):
+    with pytest.raises(AnnotqError, match=r"store schema 99, written by annotq 9\.0; this annotq knows schema 2"):
         Store(path)
 
 
-def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
-    import duckdb
+def test_a_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
+    first = files("annotq.collector.sql.schema").joinpath("001_tables.sql").read_text()
+    for path in (tmp_path / "written.duckdb", tmp_path / "read.duckdb"):
+        with duckdb.connect(str(path)) as connection:
+            connection.execute(first)
+            connection.execute("INSERT INTO store_version VALUES (1, '0.1', '')")
+            connection.execute("INSERT INTO process (process_id, job, attempt, rank) VALUES (1, 'old', 0, 3)")
+    Store(tmp_path / "written.duckdb").close()
+    for path in (tmp_path / "written.duckdb", tmp_path / "read.duckdb"):
+        assert rows(path, "SELECT schema_version FROM store_version") == [(2,)]
+        assert rows(path, "SELECT job, rank, process_key FROM process") == [("old", 3, None)]
 
+
+def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
     duckdb.connect(str(tmp_path / "other.duckdb")).execute("CREATE TABLE t (i INT)").close()
     with pytest.raises(AnnotqError, match="not an annotq store"):
         Store(tmp_path / "other.duckdb")

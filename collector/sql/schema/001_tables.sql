@@ -95,7 +95,7 @@ CREATE TABLE trace (
     inferred BOOLEAN NOT NULL,   -- node indices of this trace were found by capture order and name
     step_source VARCHAR NOT NULL, -- profiler, announced, replay, none
     step_offset BIGINT NOT NULL, -- added to the steps of this trace where an earlier window of the process used the same numbers
-    status VARCHAR NOT NULL,     -- complete, partial, rejected
+    status VARCHAR NOT NULL,     -- complete, partial, rejected; arriving: its batches are not all here yet
     gpu_events BIGINT NOT NULL,
     graph_events BIGINT NOT NULL,
     dropped_events BIGINT NOT NULL,
