@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types docs docs-check bench clean
+.PHONY: help demo test lint types docs docs-check protos protos-check bench clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -31,11 +31,22 @@ docs: .venv/.plain ## write the generated reference again (docs/reference)
 docs-check: .venv/.plain ## fail when the generated reference is stale
 	$(BIN)/python docs/generate.py --check
 
+PROTO := protos/annotq/v1/collector.proto
+PROTOC = .venv-protos/bin/python -m grpc_tools.protoc -Iprotos
+
+protos: .venv-protos/.installed ## write the gRPC code from protos/ again
+	$(PROTOC) --python_out=protos --pyi_out=protos --grpc_python_out=protos $(PROTO)
+
+protos-check: .venv-protos/.installed ## fail when the gRPC code is not what protos/ gives
+	@rm -rf build/protos && mkdir -p build/protos
+	$(PROTOC) --python_out=build/protos --pyi_out=build/protos --grpc_python_out=build/protos $(PROTO)
+	@for file in build/protos/annotq/v1/*; do cmp $$file protos/annotq/v1/$${file##*/} || exit 1; done
+
 bench: .venv/.plain bench/.venv-peers/.installed ## speed and memory against peers, into bench/results.md (TRACE=path adds a real trace)
 	$(BIN)/python bench/run.py $(if $(TRACE),--trace $(TRACE))
 
 clean: ## remove environments, caches and generated bench data
-	rm -rf .venv bench/.venv-peers bench/data build dist annotq.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-protos bench/.venv-peers bench/data build dist annotq.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -53,7 +64,13 @@ $(BIN)/python:
 .venv/.types: pyproject.toml | $(BIN)/python
 	$(INSTALL) -e '.[types]'
 	@mkdir -p .venv/typing/annotq
-	@ln -sfn -t .venv/typing/annotq ../../../agent ../../../collector ../../../cli
+	@ln -sfn -t .venv/typing/annotq ../../../agent ../../../collector ../../../cli ../../../protos/annotq/v1
+	@touch $@
+
+# An environment of its own: the generator is older than what annotq runs with, so that its code suits older grpcio too.
+.venv-protos/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-protos
+	.venv-protos/bin/pip install --quiet --disable-pip-version-check $$(sed -n 's/^protos = \["\(.*\)"\].*/\1/p' pyproject.toml)
 	@touch $@
 
 bench/.venv-peers/.installed: bench/peers/requirements.txt
