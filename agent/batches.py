@@ -49,6 +49,9 @@ GPU_EVENT = pa.schema(
         pa.field("region", NAME),  # eager work only: innermost user annotation around the launch
         pa.field("region_path", NAME),  # the whole nesting, outermost first, joined with " > "
         pa.field("region_instance", pa.int64()),  # which pass through the region: 0, 1, ... by start in the trace
+        pa.field(
+            "phase", NAME
+        ),  # of that pass: forward, or backward (of a forward operator in the region); null without region
         pa.field("overrun", pa.bool_(), nullable=False),  # the duration is not believable, see kineto.py
         *COLLECTIVE_COLUMNS,
     ]

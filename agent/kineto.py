@@ -35,6 +35,7 @@ from annotq.agent.reader.trace_info import TraceInfo, trace_info
 __all__ = ["Trace", "TraceInfo", "file_sha256", "read_trace"]
 
 _KINDS = pa.array(GPU_KINDS, pa.string())
+_PHASES = pa.array(["forward", "backward"], pa.string())
 _HOST_KINDS = pa.array(["graph_launch", "launch", "annotation", "step"], pa.string())
 
 
@@ -66,12 +67,16 @@ class Trace:
         paths = list(dict.fromkeys(self._found.region_paths))
         path_code = {path: i for i, path in enumerate(paths)}
         path_codes = np.array([path_code[path] for path in self._found.region_paths], np.int64)
+        is_nccl = np.array([name.lower().startswith("nccl") for name in self._store.names], bool)
         first = 0
         for columns in self._store.spill:
             rows = slice(first, first + len(columns["start_ns"]))
             first = rows.stop
             in_graph = self._found.in_graph[rows]
             region = np.where(in_graph, NULL, self._found.regions(columns["correlation"]))
+            backward = self._found.backward(columns["correlation"]) == 1
+            # A collective that autograd's thread launches is of all the gradients in it, not of the last one's region.
+            region[backward & (is_nccl[columns["name"]] | (columns["collective"] >= 0))] = NULL
             path = np.where(region != NULL, path_codes[np.maximum(region, 0)], NULL) if len(path_codes) else region
             arrays = [
                 pa.array(columns["start_ns"] + self.info.base_ns),
@@ -89,6 +94,7 @@ class Trace:
                 _coded(region, region_names),
                 _coded(path, pa.array(paths, pa.string())),
                 _nullable(take(self._found.region_instances, np.where(region == NULL, -1, region))),
+                _coded(np.where(region == NULL, NULL, backward.astype(np.int64)), _PHASES),
                 pa.array(self._found.overrun[rows]),
                 *_collectives(columns, collectives),
             ]

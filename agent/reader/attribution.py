@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from annotq.agent.fingerprint import fingerprint
+from annotq.agent.reader.backward import forward_regions
 from annotq.agent.reader.event_store import EventStore
 from annotq.agent.reader.exact_ns import Int64s
 from annotq.agent.reader.graph_ids import Bools
@@ -29,7 +30,10 @@ class Attribution:
     step_source: str  # profiler, replay, none
     encoding: str  # packed, split, absent, none
     steps: Lookup  # correlation to step
-    regions: Lookup  # correlation of a launch to the position of the innermost annotation around it
+    regions: (
+        Lookup  # correlation of a launch to the position of the innermost annotation around it, or its forward operator
+    )
+    backward: Lookup  # correlation of a launch to 1 where the annotation is around its forward operator only
     in_graph: Bools
     overrun: Bools
     region_names: list[str]  # by annotation
@@ -55,6 +59,8 @@ def attribute(store: EventStore) -> Attribution:
     steps = _spans(annotations, is_step, numbers)
     regions = _spans(annotations, ~is_step, annotations.name.astype(np.int64))
     around = regions.innermost(launches.start_ns, launches.thread)
+    inherited = np.where(around >= 0, -1, forward_regions(store.links(), regions, launches))
+    around = np.maximum(around, inherited)
     if is_step.any():
         source = "profiler"
         launch_step = steps.around(launches.start_ns)
@@ -69,6 +75,7 @@ def attribute(store: EventStore) -> Attribution:
         encoding=encoding,
         steps=step_of,
         regions=Lookup(launches.correlation, np.where(around >= 0, around, NULL)),
+        backward=Lookup(launches.correlation, np.where(inherited >= 0, 1, NULL)),
         in_graph=in_graph,
         overrun=_overruns(events, in_graph, names),
         region_names=[names[code] for code in regions.value.tolist()],

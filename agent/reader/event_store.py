@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from annotq.agent.problems import Problems
+from annotq.agent.reader.backward import LinkColumns
 from annotq.agent.reader.collectives import NONE, SEQUENCE, CollectiveValues, collective_values
 from annotq.agent.reader.exact_ns import Int64s
 from annotq.agent.reader.graph_ids import ObservedNodes, graph_ids
@@ -18,8 +19,7 @@ from annotq.agent.reader.inline import InlineAnnotations
 from annotq.agent.reader.json_blocks import Block, Element, EventBlocks
 from annotq.agent.reader.spill import Columns, Spill
 from annotq.agent.reader.trace_events import (
-    FULL,
-    LEAN,
+    DECODERS,
     LENIENT,
     NULL,
     AnyEvent,
@@ -32,6 +32,7 @@ from annotq.agent.reader.trace_events import (
     gpu_columns,
     host_columns,
     is_wanted,
+    link_columns,
     needs_all_arguments,
 )
 
@@ -69,12 +70,14 @@ class EventStore:
         self._problems = problems
         self._pick = Picker()
         self._lean = True
+        self._linked = False
         self._waiting: list[Columns] = []
         self._waiting_rows = 0
         self.lanes = Codes()  # of (device, stream)
         self._resident: dict[str, list[np.ndarray]] = {name: [] for name in _RESIDENT}
         self._launches: list[HostColumns] = []
         self._annotations: list[HostColumns] = []
+        self._links: list[tuple[Int64s, Int64s, Int64s, Int64s]] = []
 
     def take_in(self, blocks: EventBlocks) -> None:
         """Read all blocks."""
@@ -107,6 +110,7 @@ class EventStore:
             parts.clear()
         self._launches.clear()
         self._annotations.clear()
+        self._links.clear()
         _give_back()
 
     def launches(self) -> HostColumns:
@@ -116,6 +120,11 @@ class EventStore:
     def annotations(self) -> HostColumns:
         """All user annotations, profiler steps included."""
         return _concatenated(self._annotations)
+
+    def links(self) -> LinkColumns:
+        """All ends of arrows between forward and backward operators."""
+        nothing = (np.empty(0, np.int64),) * 4
+        return LinkColumns(*(np.concatenate(parts) for parts in zip(*(self._links or [nothing]), strict=True)))
 
     def _decode(self, block: Block, blocks: EventBlocks) -> tuple[list[AnyEvent], bytes]:
         """Return the events of a block, and its array where all of it decoded."""
@@ -133,7 +142,7 @@ class EventStore:
         return [event for event in decoded if event is not None], b""
 
     def _decode_array(self, array: bytes) -> list[AnyEvent]:
-        return LEAN.decode(array) if self._lean else FULL.decode(array)  # type: ignore[return-value]
+        return DECODERS[self._lean, self._linked].decode(array)
 
     def _decode_one(self, element: Element) -> AnyEvent | None:
         """Decode an element of a block in which something is wrong; None when it is dropped."""
@@ -159,9 +168,12 @@ class EventStore:
 
     def _add(self, events: list[AnyEvent], array: bytes) -> list[AnyEvent]:
         """Take in the events of a block and return them, decoded again from its array where more arguments count."""
-        gpu, kinds, calls, annotations = self._pick(events)
+        gpu, kinds, calls, annotations, links = self._pick(events)
         if self._lean and array and needs_all_arguments(gpu):
             self._lean = False
+            return self._add(self._decode_array(array), array)
+        if links and array and not self._linked:
+            self._linked = True
             return self._add(self._decode_array(array), array)
         if gpu:
             self._add_gpu(gpu, kinds, events)
@@ -169,6 +181,8 @@ class EventStore:
             self._launches.append(self._host(calls, events))
         if annotations:
             self._annotations.append(self._host(annotations, events))
+        if links and self._linked:
+            self._links.append(link_columns(links))
         return events
 
     def _add_gpu(self, gpu: list[AnyEvent], kinds: Int64s, events: list[AnyEvent]) -> None:

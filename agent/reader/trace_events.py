@@ -22,7 +22,7 @@ NULL = -(1 << 63)  # a missing integer in an int64 column
 
 GPU_KINDS = ("kernel", "memcpy", "memset")
 # Category (in lower case; older traces write "Kernel", "Memcpy", "Runtime") to the position in GPU_KINDS or to HOST...
-_HOST, _ANNOTATION = 3, 4
+_HOST, _ANNOTATION, _LINK = 3, 4, 5
 _BUCKETS = {
     "kernel": 0,
     "memcpy": 1,
@@ -33,6 +33,7 @@ _BUCKETS = {
     "cuda_driver": _HOST,
     "runtime": _HOST,
     "user_annotation": _ANNOTATION,
+    "fwdbwd": _LINK,
 }
 _INT_FIELDS = ("device", "stream", "correlation", "bytes", "graph", "node")
 _ARGUMENT = {"graph": "graph id", "node": "graph node id"}
@@ -85,14 +86,56 @@ class OtherEvent(msgspec.Struct, gc=False, tag_field="ph", tag="M"):
     name: ClassVar[None] = None
 
 
+class FlowStart(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """The beginning of an arrow between events. A third of a trace is arrows, so only their category is decoded."""
+
+    cat: str | None = None
+    name: ClassVar[None] = None
+
+
+class FlowEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
+    """The end of an arrow between events."""
+
+    cat: str | None = None
+    name: ClassVar[None] = None
+
+
+class LinkStart(msgspec.Struct, gc=False, tag_field="ph", tag="s"):
+    """The beginning of an arrow, with what is wanted of one from a forward operator to its backward one."""
+
+    cat: str | None = None
+    tid: Any = None
+    id: Any = None
+    ts: Raw = Raw(b"")
+    name: ClassVar[None] = None
+
+
+class LinkEnd(msgspec.Struct, gc=False, tag_field="ph", tag="f"):
+    """The end of such an arrow."""
+
+    cat: str | None = None
+    tid: Any = None
+    id: Any = None
+    ts: Raw = Raw(b"")
+    name: ClassVar[None] = None
+
+
 # The other phases of the Trace Event Format. One that is not in it goes the way of a malformed element, and is ignored.
 _OTHER_PHASES = [
     msgspec.defstruct(f"Phase{ord(phase)}", [], bases=(OtherEvent,), gc=False, tag_field="ph", tag=phase)
-    for phase in "BEIiCbnestfPNODSVvRc(),"
+    for phase in "BEIiCbnetPNODSVvRc(),"
 ]
 AnyEvent = Event | FullEvent
-LEAN = msgspec.json.Decoder(list[Union[Event, OtherEvent, *_OTHER_PHASES]])  # type: ignore[valid-type]
-FULL = msgspec.json.Decoder(list[Union[FullEvent, OtherEvent, *_OTHER_PHASES]])  # type: ignore[valid-type]
+
+
+def _decoder(lean: bool, linked: bool) -> msgspec.json.Decoder[list[AnyEvent]]:
+    arrows = (LinkStart, LinkEnd) if linked else (FlowStart, FlowEnd)
+    elements: Any = Union[(Event if lean else FullEvent, *arrows, OtherEvent, *_OTHER_PHASES)]
+    return msgspec.json.Decoder(list[elements])
+
+
+# By what is needed: all arguments of GPU events (lean: False), the arrows from forward to backward (linked: True).
+DECODERS = {(lean, linked): _decoder(lean, linked) for lean in (True, False) for linked in (True, False)}
 # For an element whose fields have other types than expected: "7" counts as 7.
 LENIENT = msgspec.json.Decoder(FullEvent, strict=False)
 _NO_ARGS = Args()
@@ -140,9 +183,11 @@ class Picker:
     def __init__(self) -> None:
         self._ignored: set[str | None] = {None}
 
-    def __call__(self, events: Sequence[AnyEvent]) -> tuple[list[AnyEvent], Int64s, list[AnyEvent], list[AnyEvent]]:
-        """Return GPU work and its kinds [n], calls of the CUDA API, and user annotations."""
-        picked: list[list[AnyEvent]] = [[], [], [], [], []]
+    def __call__(
+        self, events: Sequence[AnyEvent]
+    ) -> tuple[list[AnyEvent], Int64s, list[AnyEvent], list[AnyEvent], list[Any]]:
+        """Return GPU work and its kinds [n], calls of the CUDA API, user annotations, and arrows from forward to backward."""
+        picked: list[list[Any]] = [[], [], [], [], [], []]
         # Two thirds of a trace are ignored: they cost one look-up each. The rest is of a handful of categories.
         kept = [event for event in events if event.cat not in self._ignored]
         for category in sorted({event.cat or "" for event in kept}):
@@ -152,12 +197,12 @@ class Picker:
             else:
                 picked[bucket] += [event for event in kept if event.cat == category]
         kinds = np.repeat(np.arange(3, dtype=np.int64), [len(bucket) for bucket in picked[:3]])
-        return picked[0] + picked[1] + picked[2], kinds, picked[_HOST], picked[_ANNOTATION]
+        return picked[0] + picked[1] + picked[2], kinds, picked[_HOST], picked[_ANNOTATION], picked[_LINK]
 
 
 def is_wanted(category: object) -> bool:
-    """Whether events of this category are kept when they are sound."""
-    return isinstance(category, str) and _bucket(category) is not None
+    """Whether events of this category are kept when they are sound. Arrows are not missed."""
+    return isinstance(category, str) and _bucket(category) not in (None, _LINK)
 
 
 def _bucket(category: str) -> int | None:
@@ -279,6 +324,19 @@ def host_columns(events: Sequence[AnyEvent], names: Codes) -> HostColumns:
     processes = _ids([event.pid for event in events])
     correlation = _arguments(events)[_INT_FIELDS.index("correlation")]
     return HostColumns(starts, durations, _names(events, names), threads, processes, correlation)
+
+
+def link_columns(links: Sequence[LinkStart | LinkEnd]) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """The fields of LinkColumns; arrows that cannot be read are left out."""
+    starts, bad = exact_ns([link.ts for link in links])
+    good = [
+        i
+        for i, link in enumerate(links)
+        if i not in bad and isinstance(link.id, (int, str)) and isinstance(link.tid, (int, str))
+    ]
+    kept = [links[i] for i in good]
+    begins = np.fromiter((isinstance(link, LinkStart) for link in kept), np.int64, len(kept))
+    return starts[good], _ids([link.tid for link in kept]), _ids([link.id for link in kept]), begins
 
 
 def _ids(values: list[int | str | None]) -> Int64s:
