@@ -54,6 +54,11 @@ def assert_equal_content(got: Path, expected: Path) -> None:
         assert left[table] == right[table], table
 
 
+def stragglers(store: Path) -> str:
+    command = [*ANNOTQ, "stragglers", "--db", str(store), "--format", "json"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
 @pytest.mark.parametrize("job", ["control4", "slow4"])
 def test_recorded_ranks_give_the_same_store_row_for_row(tmp_path: Path, job: str) -> None:
     load(tmp_path / "ingested.duckdb", DATA / job)
@@ -71,6 +76,7 @@ def test_recorded_ranks_give_the_same_store_row_for_row(tmp_path: Path, job: str
         ]
         assert subprocess.run(command, timeout=100).returncode == 0
     assert_equal_content(tmp_path / "shipped.duckdb", tmp_path / "ingested.duckdb")
+    assert stragglers(tmp_path / "shipped.duckdb") == stragglers(tmp_path / "ingested.duckdb")
     assert [path.name for path in (tmp_path / "spool").iterdir()] == ["shipper.lock"]
 
 
