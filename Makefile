@@ -42,7 +42,7 @@ protos-check: .venv-protos/.installed ## fail when the gRPC code is not what pro
 	$(PROTOC) --python_out=build/protos --pyi_out=build/protos --grpc_python_out=build/protos $(PROTO)
 	@for file in build/protos/annotq/v1/*; do cmp $$file protos/annotq/v1/$${file##*/} || exit 1; done
 
-bench: .venv/.plain bench/.venv-peers/.installed ## speed and memory against peers, into bench/results.md (TRACE=path adds a real trace)
+bench: .venv/.plain .venv/.test bench/.venv-peers/.installed ## speed and memory against peers, into bench/results.md (TRACE=path adds a real trace)
 	$(BIN)/python bench/run.py $(if $(TRACE),--trace $(TRACE))
 
 clean: ## remove environments, caches and generated bench data

@@ -12,16 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from annotq.agent.annotations import AnnotationFile, read_annotations
 from annotq.agent.errors import AnnotqError
 from annotq.agent.graphs import GraphFile, read_graphs
 from annotq.agent.kineto import file_sha256
+from annotq.agent.process_info import ProcessInfo
 from annotq.agent.rank_names import rank_from_name
 from annotq.agent.read_ahead import Reader, ReadHere, ReadTrace
-from annotq.agent.snapshots import Snapshot
-from annotq.agent.sources import Source
+from annotq.agent.recorded_files import read_destroyed, read_end, read_note
+from annotq.agent.snapshots import Snapshot, read_snapshot
+from annotq.agent.sources import RECORDED, Source
 
 Progress = Callable[[int], None]
 
@@ -75,13 +77,14 @@ def take_in(
     rank: int | None = None,
     progress: Progress | None = None,
     reader: Reader | None = None,
+    process_end_of: Callable[[ProcessInfo], ProcessEnd] | None = None,
 ) -> Iterator[Outcome]:
-    """Load each source into the end of its job and yield what became of it.
+    """Load each source into the end of its job, or of its process, and yield what became of it.
 
     rank: overrides what the files say. progress: called with the bytes read so far of the current trace file. reader:
-    reads the traces, in this process when None.
+    reads the traces, in this process when None. process_end_of: called once per process; may raise AnnotqError.
     """
-    intake = _Intake(end_of, rank, progress, reader or ReadHere())
+    intake = _Intake(end_of, process_end_of, rank, progress, reader or ReadHere())
     traces = deque(source for source in sources if source.kind == "trace")
     for source in sources:
         if source.kind == "trace":
@@ -92,10 +95,17 @@ def take_in(
 
 class _Intake:
     def __init__(
-        self, end_of: Callable[[str], End], rank: int | None, progress: Progress | None, reader: Reader
+        self,
+        end_of: Callable[[str], End],
+        process_end_of: Callable[[ProcessInfo], ProcessEnd] | None,
+        rank: int | None,
+        progress: Progress | None,
+        reader: Reader,
     ) -> None:
         self.reader = reader
         self._end_of = end_of
+        self._process_end_of = process_end_of
+        self._process_ends: dict[str, ProcessEnd] = {}
         self._rank = rank
         self._progress = progress
         self._hashes: dict[Path, str] = {}
@@ -104,11 +114,17 @@ class _Intake:
         for source in sources:
             with suppress(AnnotqError):  # is said when its turn comes
                 if not self._is_known(source):
-                    self.reader.begin(source.path, self._rank)
+                    self.reader.begin(source.path, self._rank_of(source))
 
     def take(self, source: Source) -> Outcome:
-        end = self._end_of(source.job)
         try:
+            end = self._end(source)
+        except AnnotqError as error:
+            self.reader.drop(source.path)
+            return Outcome(source, None, (error.message,), error.hint)
+        try:
+            if source.kind in RECORDED:
+                return self._load_recorded(source, cast(ProcessEnd, end))
             if self._is_known(source):
                 self.reader.drop(source.path)
                 return Outcome(source, Loaded(known=True, rank=self._claimed(source)), ())
@@ -119,20 +135,47 @@ class _Intake:
 
     def _load(self, source: Source, end: End) -> Outcome:
         if source.kind == "annotations":
-            annotations = read_annotations(source.path, rank=self._rank)
+            annotations = read_annotations(source.path, rank=self._rank_of(source))
             return _outcome(source, end.load_annotations(annotations), annotations.problems)
         if source.kind == "graphs":
-            graphs = read_graphs(source.path, rank=self._rank)
+            graphs = read_graphs(source.path, rank=self._rank_of(source))
             return _outcome(source, end.load_graphs(graphs), graphs.problems)
-        with self.reader.take(source.path, self._rank, self._progress) as trace:
+        with self.reader.take(source.path, self._rank_of(source), self._progress) as trace:
             return _outcome(source, end.load_trace(trace), trace.info.problems)
+
+    def _load_recorded(self, source: Source, end: ProcessEnd) -> Outcome:
+        """Only a recorder writes these, so the end is that of its process."""
+        loaded, problems = Loaded(False, self._rank_of(source)), tuple[str, ...]()
+        if source.kind == "snapshot":
+            snapshot = read_snapshot(source.path)
+            loaded, problems = end.load_snapshot(snapshot), snapshot.problems
+        elif source.kind == "destroyed":
+            end.destroy_graphs(*read_destroyed(source.path))
+        elif source.kind == "note":
+            end.note(read_note(source.path)[0])
+        else:
+            end.end_process(*read_end(source.path))
+        return _outcome(source, loaded, problems)
 
     def _is_known(self, source: Source) -> bool:
         # Ranks may have equal annotation files, so a content is known per rank, as far as the name tells the rank.
-        return self._end_of(source.job).is_known(self._hash(source.path), self._claimed(source))
+        return self._end(source).is_known(self._hash(source.path), self._claimed(source))
+
+    def _end(self, source: Source) -> End:
+        if source.process is None or self._process_end_of is None:
+            return self._end_of(source.job)
+        key = source.process.key
+        if key not in self._process_ends:
+            self._process_ends[key] = self._process_end_of(source.process)
+        return self._process_ends[key]
+
+    def _rank_of(self, source: Source) -> int | None:
+        """What is known of the rank before the file is read and its name is looked at."""
+        return source.process.rank if source.process is not None else self._rank
 
     def _claimed(self, source: Source) -> int | None:
-        return self._rank if self._rank is not None else rank_from_name(source.path.name)
+        rank = self._rank_of(source)
+        return rank if rank is not None else rank_from_name(source.path.name)
 
     def _hash(self, path: Path) -> str:
         if path not in self._hashes:

@@ -13,41 +13,68 @@ from pathlib import Path
 
 from annotq.agent.errors import AnnotqError
 from annotq.agent.file_kinds import is_annotation_file, is_graph_file
+from annotq.agent.process_info import ProcessInfo
+from annotq.agent.spool_reader import IDENTITY, ProcessFolder, process_folder
 
 _SUFFIXES = (".json", ".json.gz", ".pkl", ".pickle")
-_ORDER = {"annotations": 0, "graphs": 1, "trace": 2}
+# What only a recorder writes, into the spool folder of its process.
+RECORDED = frozenset({"snapshot", "destroyed", "note", "end"})
+_ORDER = {"annotations": 0, "snapshot": 0, "graphs": 1, "trace": 2, "destroyed": 3, "note": 3, "end": 4}
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file to take in. kind: annotations, graphs or trace. job: the folder it was found under."""
+    """One file to take in. kind: annotations, graphs, trace, or one of RECORDED. job: the folder it was found under, or its
+    process's. process: whose spool folder it lies in; None elsewhere."""
 
     path: Path
     kind: str
     job: str
+    process: ProcessInfo | None = None
 
 
 def find_sources(paths: Iterable[Path]) -> list[Source]:
     """The files under the given folders and files, each once, in the order in which to take them in.
 
-    A folder is searched with its subfolders for .json, .json.gz, .pkl and .pickle; a file is taken whatever its name.
+    A folder is searched with its subfolders for .json, .json.gz, .pkl and .pickle, and in spool folders of processes for their
+    numbered files; a file is taken whatever its name.
     Raises AnnotqError for a path that does not exist and for a folder without any such file.
     """
     found: dict[Path, Source] = {}
     for path in paths:
         if path.is_dir():
-            files = [file for file in path.rglob("*") if file.is_file() and file.name.endswith(_SUFFIXES)]
-            if not files:
+            sources = _in_folder(path)
+            if not sources:
                 raise AnnotqError(f"{path}: no trace or annotation file ({', '.join(_SUFFIXES)}) in this folder.")
-            job = path.resolve().name
         elif path.is_file():
-            files, job = [path], path.resolve().parent.name
+            recorded = {source.path.name: source for source in _recorded(path.parent)}
+            sources = [recorded.get(path.name, Source(path, _kind(path), path.resolve().parent.name))]
         else:
             what = "neither a file nor a folder" if path.exists() else "no such file or folder"
             raise AnnotqError(f"{path}: {what}.")
-        for file in files:
-            found.setdefault(file.resolve(), Source(file, _kind(file), job))
+        for source in sources:
+            found.setdefault(source.path.resolve(), source)
     return sorted(found.values(), key=lambda source: (_ORDER[source.kind], _natural(source.path)))
+
+
+def _in_folder(path: Path) -> list[Source]:
+    processes = {file.parent: _recorded(file.parent) for file in path.rglob(IDENTITY)}
+    processes = {folder: sources for folder, sources in processes.items() if sources}
+    job = path.resolve().name
+    others = [
+        Source(file, _kind(file), job)
+        for file in path.rglob("*")
+        if file.name.endswith(_SUFFIXES) and file.is_file() and processes.keys().isdisjoint(file.parents)
+    ]
+    return [*others, *(source for sources in processes.values() for source in sources)]
+
+
+def _recorded(folder: Path) -> list[Source]:
+    """The numbered files of a process's spool folder; none when it is no such folder."""
+    process = process_folder(folder)
+    if not isinstance(process, ProcessFolder):
+        return []
+    return [Source(file.path, file.kind, process.info.job, process.info) for file in process.files()]
 
 
 def _kind(path: Path) -> str:

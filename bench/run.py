@@ -12,15 +12,17 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import collector_load
 import ingest
 import memory
 import questions
+import recorder
 from section import Section
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"
 RESULTS = HERE / "results.md"
-PARTS = ("ingest", "memory", "query")
+PARTS = ("ingest", "memory", "query", "recorder", "collector")
 
 # Repetitions of the small trace: 370,000 events in 160 MB, and 2 GB.
 LARGE_REPEATS = 29
@@ -37,6 +39,10 @@ def sections(options: argparse.Namespace) -> Iterator[Section]:
         store = DATA / "kernels50m.duckdb"
         make("make_store.py", store)
         yield questions.measure(store, options.repeats)
+    if "recorder" in options.only:
+        yield recorder.measure(options.repeats)
+    if "collector" in options.only:
+        yield collector_load.measure(options.repeats)
 
 
 def generated(name: str, repeats: int) -> Path:

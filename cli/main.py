@@ -15,11 +15,15 @@ import typer
 from annotq.agent.errors import EXIT_FAILED, EXIT_OK
 from annotq.cli.commands.collectives import collectives
 from annotq.cli.commands.demo import demo
+from annotq.cli.commands.doctor import doctor
 from annotq.cli.commands.ingest import ingest
 from annotq.cli.commands.jobs import jobs
 from annotq.cli.commands.query import query
 from annotq.cli.commands.ranks import ranks
 from annotq.cli.commands.regions import regions
+from annotq.cli.commands.run import run
+from annotq.cli.commands.serve import serve
+from annotq.cli.commands.ship import ship
 from annotq.cli.commands.status import status
 from annotq.cli.commands.stragglers import stragglers
 from annotq.cli.commands.views import views
@@ -36,8 +40,24 @@ app = typer.Typer(
 )
 
 # In the order in which `annotq --help` shows them: from the first try to the last detail.
-for command in (demo, ingest, query, views, jobs, ranks, regions, collectives, stragglers, status):
-    app.command()(command)
+for command in (
+    demo,
+    run,
+    ingest,
+    serve,
+    ship,
+    query,
+    views,
+    jobs,
+    ranks,
+    regions,
+    collectives,
+    stragglers,
+    status,
+    doctor,
+):
+    # What follows the name of the command that run wraps belongs to that command.
+    app.command(context_settings={"allow_interspersed_args": command is not run})(command)
 
 
 def _version(asked: bool) -> None:

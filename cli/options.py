@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +50,15 @@ Db = Annotated[
     Path | None,
     typer.Option("--db", envvar="ANNOTQ_DB", metavar="FILE", help="Store. Default: annotq.duckdb in your data folder."),
 ]
+# Without envvar: which of file and collector wins is decided in chosen_place, by where the value came from.
+ReadDb = Annotated[
+    Path | None,
+    typer.Option("--db", metavar="FILE", help="Store. Default: ANNOTQ_DB, else annotq.duckdb in your data folder."),
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option("--endpoint", metavar="HOST:PORT", help="Ask this collector, not a file. Default: ANNOTQ_ENDPOINT."),
+]
 Job = Annotated[str | None, typer.Option("--job", metavar="NAME", help="Job. Default: the only one in the store.")]
 FormatOption = Annotated[
     Format | None,
@@ -69,9 +79,10 @@ _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """What the shared options said. `db` None: the default store. `format` None: decided by the destination."""
+    """What the shared options said; `place()` says what `db` and `endpoint` mean. `format` None: decided by the destination."""
 
-    db: Db = None
+    db: ReadDb = None
+    endpoint: Endpoint = None
     job: Job = None
     format: FormatOption = None
     output: Output = None
@@ -79,9 +90,9 @@ class ReadingOptions:
     time_unit: TimeUnitOption = TimeUnit.AUTO
     show_sql: ShowSql = False
 
-    def store_path(self) -> Path:
-        """The file to read: --db, ANNOTQ_DB, or annotq.duckdb in the user's data folder."""
-        return self.db or default_store()
+    def place(self) -> Path | str:
+        """What to ask: a store file (Path) or the collector at HOST:PORT (str). Raises AnnotqError as chosen_place."""
+        return chosen_place(self.db, self.endpoint)
 
     def chosen_format(self) -> Format | None:
         """--format, else by the suffix of --output, else None.
@@ -105,6 +116,26 @@ def default_store() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("annotq") / "annotq.duckdb"
+
+
+def chosen_place(db: Path | None, endpoint: str | None, environ: Mapping[str, str] = os.environ) -> Path | str:
+    """A store file (Path) or a collector's HOST:PORT (str): --endpoint, --db, ANNOTQ_DB, ANNOTQ_ENDPOINT, the default store.
+
+    db and endpoint are the options as given. Raises AnnotqError (usage) for both of them.
+    """
+    if db is not None and endpoint is not None:
+        raise AnnotqError(
+            "--db and --endpoint exclude each other.",
+            "A collector is asked for its own store: leave --db out.",
+            EXIT_USAGE,
+        )
+    if endpoint is not None:
+        return endpoint
+    if db is not None:
+        return db
+    if file := environ.get("ANNOTQ_DB", "").strip():
+        return Path(file)
+    return environ.get("ANNOTQ_ENDPOINT", "").strip() or default_store()
 
 
 def reading_command(without: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

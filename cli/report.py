@@ -1,4 +1,4 @@
-"""One run of a reading command: open the store, choose the job, ask, print, say what the numbers rest on."""
+"""One run of a reading command: open the store or a collector, choose the job, ask, print, say what the numbers rest on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from annotq.cli.statement import Statement
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from annotq.collector.query import Door
+    from annotq.cli.door import AnyDoor
 
 # A report for a program is whole up to here; one for a person stops where nobody reads on.
 MACHINE_ROWS = 1_000_000
@@ -36,7 +36,7 @@ REPORT_SECONDS = 600.0
 class Report:
     """An open store and where the answer goes. `door` is for commands that need more than one table."""
 
-    door: Door
+    door: AnyDoor
     options: ReadingOptions
     printer: Printer
 
@@ -53,7 +53,8 @@ class Report:
             answer = self.door.ask(statement.sql, statement.parameters, limits=replace(self.door.limits, rows=limit))
         self.printer.print(answer.table)
         if answer.truncated:
-            note(f"More than {limit:,} rows; these are the first {limit:,}. Raise --limit to see more.")
+            shown = answer.table.num_rows  # a collector may have a lower limit
+            note(f"More than {shown:,} rows; these are the first {shown:,}. Raise --limit to see more.")
         if answer.table.num_rows == 0:
             note(empty)
         return answer.table.num_rows > 0
@@ -66,7 +67,8 @@ class Report:
         with working("asking"):
             answer = self.door.ask(sql, parameters)
         if answer.truncated:
-            raise AnnotqError(f"The report needs more than {self.door.limits.rows:,} rows.", "Choose a job with --job.")
+            rows = f"{answer.table.num_rows:,}"  # a collector may have a lower limit than the one asked for
+            raise AnnotqError(f"The report needs more than {rows} rows.", "Choose a job with --job.")
         return answer.table
 
     def jobs(self) -> list[str]:
@@ -78,16 +80,16 @@ class Report:
         if wanted is None:
             return names
         if wanted not in names:
-            raise AnnotqError(f"There is no job {wanted} in {self.door.path}.", _known(names))
+            raise AnnotqError(f"There is no job {wanted} in {self.door.name}.", _known(names))
         return [wanted]
 
     def job(self) -> str:
         """The one job this report is about. Raises AnnotqError when there is none, or several and no --job."""
         names = self.jobs()
         if not names:
-            raise AnnotqError(f"There is no job in {self.door.path}.", "Load one: annotq ingest DIR")
+            raise AnnotqError(f"There is no job in {self.door.name}.", "Load one: annotq ingest DIR")
         if len(names) > 1:
-            raise AnnotqError(f"{self.door.path} holds {len(names)} jobs.", f"Choose with --job. {_known(names)}")
+            raise AnnotqError(f"{self.door.name} holds {len(names)} jobs.", f"Choose with --job. {_known(names)}")
         return names[0]
 
     def note_coverage(self, *jobs: str) -> None:
@@ -99,14 +101,16 @@ class Report:
 
 @contextmanager
 def open_report(options: ReadingOptions) -> Iterator[Report]:
-    """Opens the store. What is wrong with the output options is said before anything is read.
+    """Opens the store, or the way to the collector. What is wrong with the output options is said before anything is read.
 
-    Raises AnnotqError as Door and Printer do.
+    Raises AnnotqError as open_door and Printer do.
     """
     printer = Printer(options)
-    from annotq.collector.query import Door, Limits
+    place = options.place()
+    from annotq.cli.door import open_door
+    from annotq.collector.query import Limits
 
-    with Door(options.store_path(), Limits(rows=ANALYSIS_ROWS, seconds=REPORT_SECONDS)) as door:
+    with open_door(place, Limits(rows=ANALYSIS_ROWS, seconds=REPORT_SECONDS)) as door:
         yield Report(door, options, printer)
 
 

@@ -18,7 +18,7 @@ NUMBER = {b"annotq": b"number"}
 DECIMALS = {TimeUnit.US: 3, TimeUnit.MS: 3, TimeUnit.S: 6}
 
 # Since the epoch; every other column that ends in _ns is a duration.
-_MOMENT = re.compile(r"(?:^|_)(?:start|end|arrive|launch|base|from|to|sent|received|answered|returned)_ns$")
+_MOMENT = re.compile(r"(?:^|_)(?:start|end|seen|arrive|launch|base|from|to|sent|received|answered|returned)_ns$")
 
 
 def is_moment(name: str) -> bool:
@@ -61,6 +61,8 @@ def readable(table: pa.Table, unit: TimeUnit) -> pa.Table:
             continue
         values = table.column(index).to_pylist()
         stem = field.name.removesuffix("_ns")
+        if stem in table.column_names:
+            stem = field.name  # agents has a step and a step_ns
         if is_moment(field.name):
             table = _with_texts(table, index, f"{stem}_utc", [utc_text(value) for value in values])
         elif is_duration(field.name) and unit == TimeUnit.AUTO:

@@ -28,13 +28,13 @@ ORDER BY region ASC NULLS LAST, phase ASC NULLS LAST, rank ASC NULLS LAST, step 
 WHOLE_STEPS = """WITH across AS (
     SELECT step, median(compute_ns) AS median_ns, count(*) AS ranks
     FROM steps
-    WHERE job = ? AND attempt = ?
+    WHERE job = ? AND attempt = ? AND kernels > 0
     GROUP BY step
 )
 SELECT 'step' AS region, 'all' AS phase, s.rank, s.step, s.compute_ns, a.median_ns, a.ranks
 FROM steps AS s
 JOIN across AS a ON a.step = s.step
-WHERE s.job = ? AND s.attempt = ?
+WHERE s.job = ? AND s.attempt = ? AND s.kernels > 0
 ORDER BY s.rank ASC NULLS LAST, s.step ASC NULLS LAST"""
 
 

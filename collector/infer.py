@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import duckdb
 import pyarrow as pa
 
+from annotq.collector.rows import run_on
+
 WORK_KINDS = ("kernel", "memcpy", "memset")
 
 # What tells two work nodes apart: kernels by name, copies only by kind (the profiler's name for a copy is its own).
@@ -30,7 +32,9 @@ class _Candidate:
 def infer_node_ids(connection: duckdb.DuckDBPyConnection, process_id: int) -> None:
     """Fill graph_id and node_index of the process's traces with encoding 'absent' as far as graphs with node lists fit."""
     traces = connection.execute(
-        "SELECT trace_id FROM trace WHERE process_id = ? AND encoding = 'absent' AND NOT inferred", [process_id]
+        """SELECT trace_id FROM trace WHERE process_id = ? AND encoding = 'absent' AND NOT inferred
+           AND status NOT IN ('rejected', 'arriving')""",
+        [process_id],
     ).fetchall()
     if not traces:
         return
@@ -84,11 +88,10 @@ def _infer_trace(
         node_indices += fitting[0].node_indices
     if not matched:
         return
-    # DuckDB finds the table by the name of this variable.
-    inferred = pa.table({"r": rowids, "g": graph_ids, "n": node_indices})
-    assert inferred.num_rows
-    connection.execute(
-        "UPDATE gpu_event SET graph_id = i.g, node_index = i.n FROM inferred i WHERE gpu_event.rowid = i.r"
+    run_on(
+        connection,
+        "UPDATE gpu_event SET graph_id = i.g, node_index = i.n FROM incoming i WHERE gpu_event.rowid = i.r",
+        pa.table({"r": rowids, "g": graph_ids, "n": node_indices}),
     )
     connection.execute("UPDATE trace SET inferred = TRUE WHERE trace_id = ?", [trace_id])
     if matched < len(replays):

@@ -1,4 +1,4 @@
-"""The one writer: takes what a reader produced for one file and puts it into the store in one transaction.
+"""Takes what a reader produced for one file and puts it into a store file in one transaction.
 
 A file is loaded whole or not at all. What it says about a process (host, groups, annotations, graph nodes) is merged into
 the rows that are already there; its events are appended, sorted by start within each batch.
@@ -6,48 +6,52 @@ the rows that are already there; its events are appended, sorted by start within
 
 from __future__ import annotations
 
-import json
-
-import duckdb
+from collections.abc import Sequence
 
 from annotq.agent.annotations import AnnotationFile
-from annotq.agent.errors import AnnotqError
 from annotq.agent.graphs import GraphFile
 from annotq.agent.intake import Loaded
-from annotq.agent.kineto import TraceInfo
+from annotq.agent.process_info import ProcessInfo
 from annotq.agent.read_ahead import ReadTrace
-from annotq.collector.align import update_clocks
+from annotq.agent.snapshots import Snapshot
+from annotq.collector import trace_load
 from annotq.collector.infer import infer_node_ids
+from annotq.collector.process_rows import add_note, end_process, ensure_process, register_process
 from annotq.collector.rows import (
     Target,
     check_annotations,
-    forget_trace,
     insert_events,
     insert_host_spans,
-    insert_trace,
     merge_annotations,
     merge_nodes,
     mismatches,
     remember,
-    renumber_steps,
-    stored_path,
 )
-from annotq.collector.store import Store, id_of
+from annotq.collector.snapshot_rows import destroy_graphs, insert_snapshot
+from annotq.collector.store import Store
+from annotq.collector.trace_load import Arrived, arrived, begin_trace, end_trace, settle
 
 
 class Loader:
-    """Loads files into one store. Not thread-safe: DuckDB has one writer."""
+    """Loads files into one store. Not thread-safe: DuckDB has one writer.
+
+    After `register` it also takes what only a recorder knows, of that one process (annotq.agent.intake.ProcessEnd).
+    """
 
     def __init__(self, store: Store, target: Target) -> None:
         self.store = store
         self.target = target
+        self._rank: int | None = None
+
+    def register(self, info: ProcessInfo) -> None:
+        """Make this the end of one recorded process. Raises RankTakenError when another process holds its rank."""
+        with self.store.transaction() as connection:
+            register_process(connection, info)
+        self.target, self._rank = Target(info.job, info.attempt), info.rank
 
     def is_known(self, sha256: str, rank: int | None) -> bool:
         """Whether this job attempt holds a file of this content, for that rank or (rank None) for any."""
-        query = """SELECT count(*) FROM source_file f JOIN process p USING (process_id)
-                   WHERE f.sha256 = ? AND p.job = ? AND p.attempt = ? AND p.rank = coalesce(?, p.rank)"""
-        parameters = [sha256, self.target.job, self.target.attempt, rank]
-        return bool(_scalar(self.store.connection, query, parameters))
+        return trace_load.is_known(self.store.connection, self.target, sha256, rank)
 
     def load_trace(self, trace: ReadTrace) -> Loaded:
         """Load a trace with its events. Raises AnnotqError when another file already claims the rank for that time."""
@@ -55,23 +59,18 @@ class Loader:
         process_id = self.target.process_id(info.rank)
         if self.is_known(info.sha256, info.rank):
             return Loaded(known=True, rank=info.rank)
-        replaced = self._check_claim(info, process_id)
+        found = Arrived()
         with self.store.transaction() as connection:
-            if replaced is not None:
-                forget_trace(connection, replaced)
-            self._merge_process(info, process_id)
-            trace_id = id_of(process_id, info.sha256)
-            insert_trace(connection, info, trace_id, process_id, self.target)
+            trace_id = begin_trace(connection, self.target, info)
             for batch in trace.gpu_events():
                 insert_events(connection, batch, trace_id, process_id, info.rank)
+                found += arrived(batch)
             for batch in trace.host_spans():
                 insert_host_spans(connection, batch, trace_id, process_id, info.rank)
             merge_annotations(connection, trace.annotations(), process_id, "inline")
             merge_nodes(connection, trace.observed_nodes(), process_id, complete=False)
-            remember(connection, process_id, info.sha256, info.path, "trace")
-            renumber_steps(connection, trace_id, self.target)
-            infer_node_ids(connection, process_id)
-            update_clocks(connection, self.target.job, self.target.attempt)
+            end_trace(connection, trace_id, info.status, found)
+            settle(connection, self.target)
         problems = mismatches(self.store.connection, process_id)
         return Loaded(False, info.rank, info.gpu_events, info.graph_events, problems=problems)
 
@@ -81,7 +80,7 @@ class Loader:
         if self.is_known(file.sha256, file.rank):
             return Loaded(known=True, rank=file.rank)
         with self.store.transaction() as connection:
-            self._ensure_process(file.rank)
+            ensure_process(connection, self.target, file.rank)
             check_annotations(connection, file.rows, process_id, file.path)
             merge_annotations(connection, file.rows, process_id, "file")
             remember(connection, process_id, file.sha256, file.path, "annotations")
@@ -95,7 +94,7 @@ class Loader:
         if self.is_known(file.sha256, file.rank):
             return Loaded(known=True, rank=file.rank)
         with self.store.transaction() as connection:
-            self._ensure_process(file.rank)
+            ensure_process(connection, self.target, file.rank)
             merge_nodes(connection, file.rows, process_id, complete=True)
             remember(connection, process_id, file.sha256, file.path, "graphs")
             infer_node_ids(connection, process_id)
@@ -103,91 +102,38 @@ class Loader:
 
     def reject_trace(self, path: str, sha256: str, rank: int, reason: str) -> None:
         """Leave a row for a trace that could not be used, so that coverage shows it. A later good read replaces it."""
-        process_id = self.target.process_id(rank)
-        trace_id = id_of(process_id, sha256)
-        path = stored_path(path)
         with self.store.transaction() as connection:
-            self._ensure_process(rank)
-            connection.execute(
-                "DELETE FROM trace WHERE process_id = ? AND path = ? AND status = 'rejected'", [process_id, path]
-            )
-            if not _scalar(connection, "SELECT count(*) FROM trace WHERE trace_id = ?", [trace_id]):
-                row = [trace_id, process_id, self.target.job, self.target.attempt, rank, path, sha256]
-                connection.execute(
-                    """INSERT INTO trace VALUES (?, ?, ?, ?, ?, ?, ?, 0, NULL, NULL, 'none', FALSE, 'none', 0,
-                       'rejected', 0, 0, 0, 0, ?, NULL, NULL)""",
-                    [*row, stored_path(reason)],
-                )
+            trace_load.reject_trace(connection, self.target, rank, path, sha256, reason)
 
-    def _check_claim(self, info: TraceInfo, process_id: int) -> int | None:
-        """The id of a trace that this one replaces (the same path, read only in part before), or None.
-
-        Raises AnnotqError when another process, or another file for the same time, is there under this rank.
-        """
-        connection = self.store.connection
-        claimed = connection.execute("SELECT host, pid FROM process WHERE process_id = ?", [process_id]).fetchall()
-        earlier = connection.execute(
-            """SELECT trace_id, path, status, window_start_ns < ? AND window_end_ns > ? FROM trace
-               WHERE process_id = ? AND status <> 'rejected' ORDER BY 4 DESC, path""",
-            [info.window_end_ns, info.window_start_ns, process_id],
-        ).fetchall()
-        if not earlier or not claimed:
-            return None
-        ((host, pid),) = claimed
-        for trace_id, path, status, _ in earlier:
-            if path == stored_path(info.path) and status == "partial":
-                return int(trace_id)
-        _, path, _, overlaps = earlier[0]
-        twice = f"{info.path}: rank {info.rank} is claimed twice:"
-        hint = "For another run of the job use --attempt N or --job NAME; for a wrong rank --rank N."
-        if _differ(host, info.host) or _differ(pid, info.pid):
-            mine, theirs = f"process {info.pid} on {info.host}", f"process {pid} on {host}"
-            raise AnnotqError(f"{twice} this is {mine}, {path} is {theirs}.", hint)
-        if overlaps:
-            raise AnnotqError(f"{twice} its window overlaps that of {path}.", hint)
-        return None
-
-    def _ensure_process(self, rank: int) -> None:
-        self.store.connection.execute(
-            "INSERT INTO process (process_id, job, attempt, rank) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            [self.target.process_id(rank), self.target.job, self.target.attempt, rank],
+    def load_snapshot(self, snapshot: Snapshot) -> Loaded:
+        """Load an instantiated graph of the registered process, nodes and annotations."""
+        process_id = self._process_id()
+        with self.store.transaction() as connection:
+            insert_snapshot(connection, snapshot.info, snapshot.nodes, process_id)
+            merge_annotations(connection, snapshot.annotations, process_id, "agent")
+            infer_node_ids(connection, process_id)
+        return Loaded(
+            False,
+            self._rank,
+            annotated_nodes=snapshot.annotations.num_rows,
+            graph_nodes=snapshot.nodes.num_rows,
         )
 
-    def _merge_process(self, info: TraceInfo, process_id: int) -> None:
-        self._ensure_process(info.rank)
-        groups = _groups(info.process_groups)
-        only = groups[0] if len(groups) == 1 else (None, None)
-        self.store.connection.execute(
-            """UPDATE process SET world_size = coalesce(?, world_size), host = coalesce(?, host), pid = coalesce(?, pid),
-               gpu = coalesce(?, gpu), versions = coalesce(?, versions), process_groups = coalesce(?, process_groups),
-               default_group = coalesce(?, default_group),
-               default_group_size = coalesce(?, default_group_size) WHERE process_id = ?""",
-            [
-                info.world_size,
-                info.host,
-                info.pid,
-                info.gpu,
-                json.dumps(info.versions, sort_keys=True) if info.versions else None,
-                info.process_groups,
-                *only,
-                process_id,
-            ],
-        )
+    def destroy_graphs(self, graph_ids: Sequence[int], time_ns: int) -> None:
+        """Note when graphs of the registered process ceased to exist."""
+        with self.store.transaction() as connection:
+            destroy_graphs(connection, self._process_id(), graph_ids, time_ns)
 
+    def note(self, text: str) -> None:
+        """Keep a sentence of the registered process's agent."""
+        with self.store.transaction() as connection:
+            add_note(connection, self._process_id(), text)
 
-def _groups(process_groups: str | None) -> list[tuple[str | None, int | None]]:
-    """Name and number of ranks of each process group in distributedInfo.pg_config."""
-    found = [group for group in json.loads(process_groups or "[]") if isinstance(group, dict)]
-    return [
-        (str(group["pg_name"]) if "pg_name" in group else None, size if isinstance(size, int) else None)
-        for group in found
-        for size in [group.get("pg_size", len(group["ranks"]) if isinstance(group.get("ranks"), list) else None)]
-    ]
+    def end_process(self, time_ns: int, how: str) -> None:
+        """Note that the registered process is over."""
+        with self.store.transaction() as connection:
+            end_process(connection, self._process_id(), time_ns, how)
 
-
-def _differ(left: object, right: object) -> bool:
-    return left is not None and right is not None and left != right
-
-
-def _scalar(connection: duckdb.DuckDBPyConnection, query: str, parameters: list[object]) -> int:
-    return int(connection.execute(query, parameters).fetchall()[0][0])
+    def _process_id(self) -> int:
+        assert self._rank is not None, "register comes first"
+        return self.target.process_id(self._rank)

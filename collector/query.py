@@ -7,13 +7,11 @@ is checked before anything runs.
 
 from __future__ import annotations
 
-import re
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,21 +20,11 @@ import duckdb
 import pyarrow as pa
 
 from annotq.agent.errors import AnnotqError
-from annotq.collector.query_errors import asked_error, refusal
+from annotq.collector.admission import admitted
+from annotq.collector.bounds import BATCH_ROWS, SPILL, at_most
+from annotq.collector.query_errors import asked_error
 from annotq.collector.store import SCHEMA_VERSION, Store, open_to_read, stored_version
 from annotq.collector.views import create_statements, load_views, views_hash
-
-# Sorts and joins past the memory limit go to disk, up to here.
-SPILL = "10GB"
-
-LONGEST_SQL = 100_000
-DEEPEST_SQL = 500
-
-BATCH_ROWS = 8192
-
-# What may stand between EXPLAIN and the statement it explains; comments count as blanks.
-_BLANK = r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)"
-_EXPLAIN = re.compile(rf"{_BLANK}*EXPLAIN{_BLANK}+(?:ANALYZE{_BLANK}+)?(?:\([^()]*\){_BLANK}*)?", re.I | re.S)
 
 
 @dataclass(frozen=True)
@@ -99,6 +87,11 @@ class Door:
     def close(self) -> None:
         self._connection.close()
         self._spill.cleanup()
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return str(self.path)
 
     def ask(self, sql: str, parameters: Sequence[object] = (), *, limits: Limits | None = None) -> Answer:
         """Run one SELECT or EXPLAIN; `?` in the text are filled from `parameters`.
@@ -164,45 +157,6 @@ def _current(path: Path) -> duckdb.DuckDBPyConnection:
     return open_to_read(path)
 
 
-def admitted(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """The text of the one statement in `sql`. Raises AnnotqError unless it only reads, duckdb.Error if it is no SQL."""
-    _check_text(sql)
-    statements = connection.extract_statements(sql)
-    if len(statements) != 1:
-        raise refusal("nothing" if not statements else f"{len(statements)} statements")
-    statement = statements[0]
-    if statement.type == duckdb.StatementType.EXPLAIN:
-        prefix = _EXPLAIN.match(statement.query)
-        inner = connection.extract_statements(statement.query[prefix.end() :]) if prefix else []
-        if len(inner) != 1 or inner[0].type != duckdb.StatementType.SELECT:
-            raise refusal("EXPLAIN of something else than a SELECT")
-    elif statement.type != duckdb.StatementType.SELECT:
-        raise refusal(str(statement.type).rpartition(".")[2])
-    return _without_end(statement.query)
-
-
-def _check_text(sql: str) -> None:
-    """Refuses what would keep the parser busy: it cannot be interrupted, and 5,000 open parentheses take it minutes."""
-    try:
-        size = len(sql.encode())
-    except UnicodeEncodeError:
-        raise AnnotqError("The SQL is not valid UTF-8.") from None
-    if size > LONGEST_SQL:
-        raise AnnotqError(f"The SQL has {size:,} bytes; {LONGEST_SQL:,} are the most.", "Join with a view instead.")
-    if max(accumulate((letter == "(") - (letter == ")") for letter in sql), default=0) > DEEPEST_SQL:
-        raise AnnotqError(f"The SQL has more than {DEEPEST_SQL} open parentheses.", "Close them.")
-
-
-def _without_end(sql: str) -> str:
-    """Cuts closing semicolons and comments: DuckDB puts the text into parentheses. Its token positions are bytes."""
-    text = sql.encode()
-    for position, kind in reversed(duckdb.tokenize(sql)):
-        if kind != duckdb.token_type.comment and text[position : position + 1] != b";":
-            break
-        text = text[:position]
-    return text.decode().strip()
-
-
 def _settings(limits: Limits, spill: str) -> dict[str, str]:
     """In the order in which they have to be set. The values are ours or, quoted, the user's --memory."""
     settings = {
@@ -223,9 +177,7 @@ def _settings(limits: Limits, spill: str) -> dict[str, str]:
 
 
 def _rows(cursor: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[object], limit: int) -> pa.Table:
-    """At most `limit` rows. A relation streams, where execute() would first build the whole result in memory."""
-    relation = cursor.sql(sql, params=list(parameters)).limit(limit)
-    with relation.to_arrow_reader(BATCH_ROWS) as reader:
+    with at_most(cursor, sql, parameters, limit).to_arrow_reader(BATCH_ROWS) as reader:
         table: pa.Table = reader.read_all()
     return table
 

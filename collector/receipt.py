@@ -23,7 +23,8 @@ JOB = """SELECT max(p.world_size) AS ranks_expected,
 FROM process AS p
 LEFT JOIN clock AS c ON c.job = p.job AND c.attempt = p.attempt AND c.host = coalesce(p.host, '')
 WHERE p.job = ? AND p.attempt = ?
-    AND EXISTS (SELECT 1 FROM trace AS t WHERE t.process_id = p.process_id AND t.status <> 'rejected')"""
+    AND EXISTS (SELECT 1 FROM trace AS t WHERE t.process_id = p.process_id
+                AND t.status NOT IN ('rejected', 'arriving'))"""
 
 RANKS = "SELECT rank, host FROM process WHERE job = ? AND attempt = ? ORDER BY rank ASC NULLS LAST"
 
@@ -93,7 +94,7 @@ class Receipt:
 def receipt(ask: Ask, job: str, attempt: int) -> Receipt:
     """The receipt of one job attempt; all zero when it has no trace."""
     rows = ask(COVERAGE, [job, attempt]).to_pylist()
-    usable = [row for row in rows if row["status"] != "rejected"]
+    usable = [row for row in rows if row["status"] not in ("rejected", "arriving")]
     about = ask(JOB, [job, attempt]).to_pylist()
     hosts = {row["rank"]: row["host"] for row in ask(RANKS, [job, attempt]).to_pylist()}
     return Receipt(

@@ -1,8 +1,9 @@
-"""The statements that put read batches into the tables. Each runs inside the loader's transaction."""
+"""The statements that put read batches into the tables. Each runs inside the transaction of whoever writes."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ class Target:
 def insert_trace(
     connection: duckdb.DuckDBPyConnection, info: TraceInfo, trace_id: int, process_id: int, target: Target
 ) -> None:
+    """The row of a trace whose events are still to come; it counts once its status is no longer 'arriving'."""
     connection.execute(
         "DELETE FROM trace WHERE process_id = ? AND path = ? AND status = 'rejected'",
         [process_id, stored_path(info.path)],
@@ -59,7 +61,7 @@ def insert_trace(
             info.window_end_ns,
             info.encoding,
             info.step_source,
-            info.status,
+            "arriving",
             info.gpu_events,
             info.graph_events,
             info.dropped_events,
@@ -72,29 +74,38 @@ def insert_trace(
 def insert_events(
     connection: duckdb.DuckDBPyConnection, batch: pa.RecordBatch, trace_id: int, process_id: int, rank: int
 ) -> None:
-    _run(
-        connection,
-        f"""INSERT INTO gpu_event SELECT {trace_id}, {process_id}, {rank}, start_ns, duration_ns, kind, name, device,
-            stream, correlation_id, in_graph, graph_id, node_index, bytes, step, region, region_path,
-            region_instance, overrun, communication, {_COLLECTIVE} FROM incoming""",
-        batch.append_column("communication", _communication(batch)),
-    )
+    columns = f"""{trace_id}::BIGINT, {process_id}::BIGINT, {rank}::BIGINT, start_ns, duration_ns, kind, name, device, stream,
+        correlation_id, in_graph, graph_id, node_index, bytes, step, region, region_path, region_instance, overrun,
+        communication, {_COLLECTIVE}"""
+    _append(connection, batch.append_column("communication", _communication(batch)), columns, "gpu_event")
 
 
 def insert_host_spans(
     connection: duckdb.DuckDBPyConnection, batch: pa.RecordBatch, trace_id: int, process_id: int, rank: int
 ) -> None:
     """Append launches, user annotations and steps."""
-    _run(connection, f"INSERT INTO host_span SELECT {trace_id}, {process_id}, {rank}, * FROM incoming", batch)
+    columns = f"{trace_id}::BIGINT, {process_id}::BIGINT, {rank}::BIGINT, *"
+    _append(connection, batch, columns, "host_span")
 
 
-def _run(connection: duckdb.DuckDBPyConnection, sql: str, incoming: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Run SQL that reads `incoming`: DuckDB finds the batch by the name of this parameter.
+def _append(connection: duckdb.DuckDBPyConnection, batch: pa.RecordBatch, columns: str, table: str) -> None:
+    """Append rows. Not by the name of a registered batch: within a transaction DuckDB would keep all of them in memory."""
+    connection.from_arrow(batch).project(columns).insert_into(table)
 
-    Not register(): within a transaction that keeps every batch in memory until the commit.
+
+def run_on(
+    connection: duckdb.DuckDBPyConnection, sql: str, incoming: pa.RecordBatch | pa.Table
+) -> list[tuple[Any, ...]]:
+    """Run SQL that reads the rows as `incoming`; they stay in memory until the transaction ends.
+
+    Registered, because DuckDB finds no Python variable by its name once external access is off.
     """
-    assert incoming is not None
-    return connection.execute(sql).fetchall()
+    connection.register("incoming", incoming)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        with suppress(duckdb.Error):  # the statement failed, and with it the transaction
+            connection.unregister("incoming")
 
 
 def _communication(batch: pa.RecordBatch) -> pa.BooleanArray:
@@ -113,7 +124,7 @@ def forget_trace(connection: duckdb.DuckDBPyConnection, trace_id: int) -> None:
         """DELETE FROM source_file WHERE (process_id, sha256) IN (SELECT process_id, sha256 FROM trace WHERE trace_id = ?)""",
         [trace_id],
     )
-    for table in ("gpu_event", "host_span", "trace"):
+    for table in ("gpu_event", "host_span", "trace", "arriving"):
         connection.execute(f"DELETE FROM {table} WHERE trace_id = ?", [trace_id])
 
 
@@ -124,10 +135,11 @@ def check_annotations(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatc
     """
     if rows.num_rows == 0:
         return
-    differing = _run(
+    differing = run_on(
         connection,
         f"""SELECT count(*) FROM incoming i JOIN annotation a USING (graph_id, node_index)
-            WHERE a.process_id = {process_id} AND a.attributes <> i.attributes""",
+            WHERE a.process_id = {process_id} AND a.attributes <> i.attributes
+                AND graph_id NOT IN ({_of_the_agent(process_id)})""",
         rows,
     )[0][0]
     if differing:
@@ -144,15 +156,27 @@ def check_annotations(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatc
 def merge_annotations(
     connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, process_id: int, source: str
 ) -> None:
-    """Add annotations of a process; a node that is there already keeps the same meaning (see check_annotations)."""
+    """Add annotations of a process; a node that is there already keeps the same meaning (see check_annotations).
+
+    What the agent says about a graph stands: files and traces lack the nesting of the regions.
+    """
     if rows.num_rows == 0:
         return
-    _run(connection, f"INSERT OR REPLACE INTO annotation SELECT {process_id}, * FROM incoming", rows)
+    accept = "TRUE" if source == "agent" else f"graph_id NOT IN ({_of_the_agent(process_id)})"
+    run_on(connection, f"INSERT OR REPLACE INTO annotation SELECT {process_id}, * FROM incoming WHERE {accept}", rows)
     graphs = f"""INSERT INTO graph (process_id, graph_id, reported, nodes_complete)
-                 SELECT DISTINCT {process_id}, graph_id, TRUE, FALSE FROM incoming
+                 SELECT DISTINCT {process_id}, graph_id, TRUE, FALSE FROM incoming WHERE {accept}
                  ON CONFLICT DO UPDATE SET reported = TRUE"""
-    _run(connection, graphs, rows)
-    connection.execute("UPDATE process SET annotation_source = ? WHERE process_id = ?", [source, process_id])
+    run_on(connection, graphs, rows)
+    connection.execute(
+        """UPDATE process SET annotation_source = CASE WHEN annotation_source = 'agent' THEN 'agent' ELSE ? END
+           WHERE process_id = ?""",
+        [source, process_id],
+    )
+
+
+def _of_the_agent(process_id: int) -> str:
+    return f"SELECT graph_id FROM graph WHERE process_id = {process_id} AND generation IS NOT NULL"
 
 
 def merge_nodes(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, process_id: int, complete: bool) -> None:
@@ -163,13 +187,16 @@ def merge_nodes(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, pro
     accept = "TRUE" if complete else f"graph_id NOT IN ({known})"
     conflict = "REPLACE" if complete else "IGNORE"
     insert = f"INSERT OR {conflict} INTO graph_node SELECT {process_id}, * FROM incoming WHERE {accept}"
-    _run(connection, insert, rows)
+    run_on(connection, insert, rows)
     graphs = f"""INSERT INTO graph (process_id, graph_id, reported, nodes_complete)
                  SELECT DISTINCT {process_id}, graph_id, {complete}, {complete} FROM incoming WHERE {accept}
                  ON CONFLICT DO UPDATE SET reported = reported OR excluded.reported,
                      nodes_complete = excluded.nodes_complete"""
-    _run(connection, graphs, rows)
-    for (graph_id,) in _run(connection, "SELECT DISTINCT graph_id FROM incoming ORDER BY graph_id", rows):
+    run_on(connection, graphs, rows)
+    # The agent's own fingerprint also covers the edges.
+    unnamed = f"""graph_id NOT IN (SELECT graph_id FROM graph WHERE process_id = {process_id} AND generation IS NOT NULL
+                                    AND fingerprint IS NOT NULL)"""
+    for (graph_id,) in run_on(connection, f"SELECT DISTINCT graph_id FROM incoming WHERE {unnamed}", rows):
         nodes = connection.execute(
             "SELECT kind, name FROM graph_node WHERE process_id = ? AND graph_id = ? ORDER BY node_index",
             [process_id, graph_id],
@@ -180,22 +207,16 @@ def merge_nodes(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatch, pro
         )
 
 
-def renumber_steps(connection: duckdb.DuckDBPyConnection, trace_id: int, target: Target) -> None:
-    """Note the steps of a new trace; where windows of a process use the same numbers again, give each its own range.
+def renumber_steps(connection: duckdb.DuckDBPyConnection, target: Target) -> None:
+    """Where windows of a process use the same step numbers again, give each its own range.
 
     The ranges are the same on all ranks of the job attempt, so that the nth windows of the ranks stay together (replay
     ordinals begin at 0 in every window).
     """
-    connection.execute(
-        """UPDATE trace SET first_step = s.first_step, last_step = s.last_step
-           FROM (SELECT min(step) AS first_step, max(step) AS last_step FROM gpu_event WHERE trace_id = ?) AS s
-           WHERE trace.trace_id = ?""",
-        [trace_id, trace_id],
-    )
     windows = """SELECT trace_id, first_step <= lag(last_step) OVER w AS again, (row_number() OVER w - 1) AS number,
                      max(last_step) OVER () + 1 AS stride
                  FROM trace
-                 WHERE job = ? AND attempt = ? AND status <> 'rejected' AND first_step IS NOT NULL
+                 WHERE job = ? AND attempt = ? AND status NOT IN ('rejected', 'arriving') AND first_step IS NOT NULL
                  WINDOW w AS (PARTITION BY process_id ORDER BY window_start_ns)"""
     jobs: list[object] = [target.job, target.attempt]
     if connection.execute(f"SELECT count(*) FROM ({windows}) WHERE again", jobs).fetchall() != [(0,)]:

@@ -15,10 +15,12 @@ from importlib.resources import files
 ORDER = (
     "_traces",
     "_gpu_work",
+    "_host_work",
     "kernels",
     "_region_busy",
     "region_instances",
     "regions",
+    "host_regions",
     "replays",
     "_collective_calls",
     "_collective_waits",
@@ -28,6 +30,7 @@ ORDER = (
     "graphs",
     "ranks",
     "jobs",
+    "agents",
     "_region_steps",
 )
 

@@ -11,7 +11,7 @@ from small_store import small_store
 from typer.testing import CliRunner, Result
 
 from annotq.cli.main import app
-from annotq.collector.store import Store
+from annotq.collector.store import SCHEMA_VERSION, Store
 
 COVERAGE = "coverage of tiny: 2 of 2 ranks, 8 of 12 graph kernels matched, 4 unannotated, 0 orphan, clock error 0 ns\n"
 
@@ -182,7 +182,7 @@ def test_status_counts_traces_and_repeats_the_problems(tmp_path: Path) -> None:
     found = {(row["topic"], row["item"]): row["value"] for row in rows(path, "status")}
     assert found["store", "file"] == str(path)
     assert found["store", "size_bytes"] == str(path.stat().st_size)
-    assert found["store", "schema_version"] == "1"
+    assert found["store", "schema_version"] == str(SCHEMA_VERSION)
     assert found["traces", "partial"] == "2"
     assert found["problem", "rank1.json"] == "3 events were cut off."
     assert found["job", "tiny"] == "attempt 0: 2 of 2 ranks, 2 traces, 2 steps, 12 GPU events"

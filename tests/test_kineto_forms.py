@@ -108,3 +108,14 @@ def test_no_base_time_means_absolute_microseconds(tmp_path: Path) -> None:
     event = kernel("k", raw("1790857026000000.123456"), raw("1.5e-2"))
     gpu = rows(read_trace(write_trace(tmp_path / "a.json", [event], base_ns=None)))[0]
     assert (gpu[0]["start_ns"], gpu[0]["duration_ns"]) == (1790857026000000123, 15)
+
+
+@pytest.mark.parametrize(("devices", "problems"), [([], 0), ([{"id": 0, "name": "NVIDIA H200"}], 1), (None, 1)])
+def test_a_trace_without_gpu_work_is_a_problem_unless_there_was_no_gpu(
+    tmp_path: Path, devices: list[object] | None, problems: int
+) -> None:
+    header = {} if devices is None else {"deviceProperties": devices}
+    path = write_trace(tmp_path / "rank0.json", [step(0, 1000, 50), annotation("eval", 1010, 5)], rank=0, **header)
+    with read_trace(path) as trace:
+        assert len(trace.info.problems) == problems
+        assert trace.info.status == "complete"

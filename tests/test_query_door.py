@@ -225,7 +225,11 @@ def test_parameters_are_values_and_never_sql(door: Door) -> None:
     ("sql", "message", "hint"),
     [
         ("SELECT * FROM kernel", "Table with name kernel does not exist", 'Did you mean "kernels"'),
-        ("SELECT * FROM nowhere", "nowhere does not exist", "collectives, coverage, graphs, jobs, kernels"),
+        (
+            "SELECT * FROM nowhere",
+            "nowhere does not exist",
+            "agents, collectives, coverage, graphs, host_regions, jobs",
+        ),
         ("SELECT duration FROM kernels", '"duration" not found', '"duration_ns"'),
         ("SELECT sun(rank) FROM kernels", "sun does not exist", 'Did you mean "sum"'),
         ("SELEC 1", 'syntax error at or near "SELEC"', "SELEC 1\n^^^^^"),

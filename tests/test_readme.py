@@ -31,7 +31,18 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(command: str, store: Path) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "annotq.cli", *shlex.split(command)[1:]]
     return subprocess.run(
-        words, cwd=ROOT, env={**os.environ, "ANNOTQ_DB": str(store)}, capture_output=True, text=True, timeout=60
+        words,
+        cwd=ROOT,
+        # torchrun lies beside this interpreter; the state of the run belongs into the test's folder.
+        env={
+            **os.environ,
+            "ANNOTQ_DB": str(store),
+            "ANNOTQ_SPOOL": str(store.with_name("spool")),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=110,
     )
 
 
@@ -40,6 +51,7 @@ def test_the_blocks_hold_the_two_set_up_commands_and_an_ingest() -> None:
         "make demo",
         "make test",
         "annotq ingest tests/data/slow4",
+        "annotq run -- torchrun --standalone --nproc-per-node 4 deploy/examples/train.py --slow-rank 2",
     ]
     assert len(QUESTIONS) == 5
 
@@ -64,7 +76,7 @@ def test_the_demo_in_the_readme_and_the_reference_are_what_the_code_gives_now() 
 def test_links_and_named_files_exist(page: Path) -> None:
     text = page.read_text()
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
-    files = re.findall(r"`((?:agent|collector|cli|tests|docs|bench)/[\w./-]+\.\w+)`", text)
+    files = re.findall(r"`((?:agent|collector|cli|tests|docs|bench|deploy)/[\w./-]+\.\w+)`", text)
     missing = [link for link in links if not (page.parent / link).exists()]
     missing += [file for file in files if not (ROOT / file).exists()]
     assert missing == []

@@ -35,6 +35,8 @@ def test_the_public_views_are_those_of_the_design() -> None:
         "jobs",
         "graphs",
         "coverage",
+        "agents",
+        "host_regions",
     }
     assert {view.name for view in PUBLIC} == names
 

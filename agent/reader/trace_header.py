@@ -19,6 +19,7 @@ class TraceHeader:
     world_size: int | None = None
     host: str | None = None
     gpus: dict[int, str] = field(default_factory=dict)  # device id to name
+    without_gpu: bool = False  # the profiler looked for GPUs and found none
     versions: dict[str, str] = field(default_factory=dict)
     process_groups: str | None = None
     base_ns: int = 0
@@ -41,6 +42,7 @@ def parse_header(text: bytes) -> TraceHeader:
         world_size=_natural(distributed.get("world_size"), "distributedInfo.world_size", problems),
         host=str(header["host_name"]) if header.get("host_name") else None,
         gpus=_gpus(header.get("deviceProperties")),
+        without_gpu=header.get("deviceProperties") == [],
         versions=_versions(header) | _versions(distributed),
         process_groups=json.dumps(groups) if isinstance(groups, list) else None,
         base_ns=_natural(header.get("baseTimeNanoseconds"), "baseTimeNanoseconds", problems) or 0,

@@ -66,7 +66,7 @@ def trace_info(
     _note_ids(store, problems)
     events = store.resident()
     count = len(events["start_ns"])
-    if not count:
+    if not count and not header.without_gpu:
         problems.add("no GPU events: profile with ProfilerActivity.CUDA among the activities")
     overruns = np.flatnonzero(found.overrun)
     if len(overruns):

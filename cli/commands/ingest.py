@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,9 +18,11 @@ from annotq.cli.progress import file_progress
 
 if TYPE_CHECKING:
     from annotq.agent.intake import Loaded, Outcome
+    from annotq.agent.process_info import ProcessInfo
     from annotq.agent.read_ahead import Reader
     from annotq.agent.sources import Source
 
+_SAY_NOTHING = ("destroyed", "note", "end")
 NOTHING_RECORDED = "torch records nothing, without a word, on drivers older than CUDA 13.1 and without cuda-bindings"
 
 Paths = Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders are searched with their subfolders.")]
@@ -38,6 +40,8 @@ def ingest(
 ) -> None:
     """Load traces and annotations of a job into the store. Loading a file again changes nothing.
 
+    In a spool folder the processes say themselves which job, attempt and rank they are.
+
     Each file is loaded whole or not at all. A bad file is named and does not stop the others; the exit code is then 1.
     """
     from annotq.agent.sources import find_sources
@@ -53,12 +57,20 @@ def ingest(
         from annotq.collector.store import Store
 
         with Store(path) as store:
+
+            def process_end(info: ProcessInfo) -> Loader:
+                info = replace(info, job=job or info.job, attempt=attempt or info.attempt)
+                loader = Loader(store, Target(info.job, info.attempt))
+                loader.register(info)
+                return loader
+
             outcomes = take_in(
                 sources,
                 lambda folder: Loader(store, Target(job or folder, attempt)),
                 rank,
                 progress.advance_bytes,
                 reader,
+                process_end,
             )
             for outcome in outcomes:
                 progress.finish(outcome.source)
@@ -78,14 +90,14 @@ def reading(sources: Sequence[Source], rank: int | None) -> Iterator[Reader]:
     """A reader for the traces among the sources, with the first of them begun where that is worth a process."""
     from annotq.agent.read_ahead import ReadAhead, ReadHere, workers_for
 
-    traces = [source.path for source in sources if source.kind == "trace"]
-    workers = workers_for(traces)
+    traces = [source for source in sources if source.kind == "trace"]
+    workers = workers_for([source.path for source in traces])
     if not workers:
         yield ReadHere()
         return
     with ReadAhead(workers) as reader:
-        for path in traces[:workers]:
-            reader.begin(path, rank)
+        for source in traces[:workers]:
+            reader.begin(source.path, source.process.rank if source.process else rank)
         yield reader
 
 
@@ -102,7 +114,7 @@ class Tally:
 
     def add(self, outcome: Outcome, quiet: bool) -> None:
         self._count(outcome.loaded)
-        if not quiet and outcome.loaded is not None:
+        if not quiet and outcome.loaded is not None and outcome.source.kind not in _SAY_NOTHING:
             note(_line(outcome.source.path, outcome.source.kind, outcome.loaded))
         self.problems += len(outcome.problems)
         _complain(outcome.source.path, outcome.problems, outcome.hint)
@@ -137,6 +149,8 @@ def _line(path: Path, kind: str, loaded: Loaded) -> str:
     if kind == "annotations":
         hint = "" if loaded.annotated_nodes else f" ({NOTHING_RECORDED})"
         return f"{path}: rank {loaded.rank}, {loaded.annotated_nodes:,} annotated graph nodes{hint}"
+    if kind == "snapshot":
+        return f"{path}: rank {loaded.rank}, {loaded.graph_nodes:,} graph nodes, {loaded.annotated_nodes:,} annotated"
     if kind == "graphs":
         return f"{path}: rank {loaded.rank}, {loaded.graph_nodes:,} graph nodes"
     return (

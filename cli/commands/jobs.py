@@ -14,7 +14,7 @@ def jobs(options: ReadingOptions) -> None:
     Ranks, hosts, traces, steps, the time window and the clock error between hosts.
     """
     columns = (
-        "job, attempt, ranks_seen, ranks_expected, hosts, traces, steps, gpu_events, graph_events, "
+        "job, attempt, ranks_seen, ranks_expected, ranks_registered, hosts, traces, steps, gpu_events, graph_events, "
         "window_start_ns, window_end_ns, clock_error_ns"
     )
     with open_report(options) as report:

@@ -19,7 +19,7 @@ DEFAULT_ROWS = 10_000
 Sql = Annotated[str | None, typer.Argument(metavar="[SQL]", help="A SELECT, or - to read it from stdin.")]
 SqlFile = Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the SQL from a file.")]
 Timeout = Annotated[float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Stop after this long.")]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory the query may use, such as 500MB.")]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Memory for the query on a file, such as 500MB.")]
 
 
 @reading_command(without=("job", "show_sql"))
@@ -32,17 +32,20 @@ def query(
     """
     printer = Printer(options)
     text = _text(sql, file)
-    from annotq.collector.query import Door, Limits
+    place = options.place()
+    from annotq.cli.door import open_door
+    from annotq.collector.query import Limits
 
     limits = Limits(rows=options.limit or DEFAULT_ROWS, seconds=timeout, memory=memory)
-    with Door(options.store_path(), limits) as door, working("asking"):
+    with open_door(place, limits) as door, working("asking"):
         answer = door.ask(text)
     if printer.format in (None, Format.TABLE) and answer.table.column_names == ["explain_key", "explain_value"]:
         printer.print_text(str(answer.table.column(1)[0]))  # a plan is a drawing, not a cell
         return
     printer.print(answer.table)
     if answer.truncated:
-        note(f"More than {limits.rows:,} rows; these are {limits.rows:,} of them. Raise --limit to see more.")
+        shown = answer.table.num_rows  # a collector may have a lower limit
+        note(f"More than {shown:,} rows; these are {shown:,} of them. Raise --limit to see more.")
     if answer.table.num_rows == 0:
         note("The query gave no rows: nothing in the store fits it. annotq status shows what is loaded.")
 

@@ -11,11 +11,11 @@ from annotq.cli.statement import equals, one_of, select
 def ranks(options: ReadingOptions, rank: Ranks = None) -> None:
     """Who took part, and how busy each GPU was.
 
-    Host, process, GPU, and how long it computed and communicated.
+    Host, process, GPU, how long it computed and communicated, and how long a step took on the GPU and on the host.
     """
     columns = (
         "job, attempt, rank, host, pid, gpu, traces, steps, gpu_events, "
-        "busy_ns, compute_ns, collective_ns, median_step_ns"
+        "busy_ns, compute_ns, collective_ns, median_step_ns, median_host_step_ns"
     )
     with open_report(options) as report:
         names = report.jobs()

@@ -101,7 +101,7 @@ CREATE TABLE trace (
     dropped_events BIGINT NOT NULL,
     overrun_events BIGINT NOT NULL,
     note VARCHAR,                -- what was wrong, sentences joined with a space; NULL when nothing was
-    first_step BIGINT,           -- as in the trace, without step_offset; NULL when no work was launched in a step
+    first_step BIGINT,           -- as in the trace, without step_offset; of GPU work, or where there is none of the host; NULL: of neither
     last_step BIGINT
 );
 

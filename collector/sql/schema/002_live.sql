@@ -35,3 +35,11 @@ CREATE TABLE rejected_batch (
     detail VARCHAR NOT NULL,
     rejected_ns BIGINT NOT NULL
 );
+
+-- The trace that a process is sending just now, or whose rest is ignored; its row goes when the trace ends.
+CREATE TABLE arriving (
+    process_id BIGINT NOT NULL,
+    begin_sequence BIGINT NOT NULL, -- of the batch that began it
+    trace_id BIGINT,                -- NULL: known already or refused, what follows of it is ignored
+    status VARCHAR                  -- what the trace's status becomes at its end
+);

@@ -1,4 +1,4 @@
--- _traces: The traces that count (not rejected) with their process and the clock of their host.
+-- _traces: The traces that count (not rejected, not arriving) with their process and the clock of their host.
 --
 -- How to read it: aligned time = t + offset_ns + (t - reference_ns) * drift_ppb / 1e9.
 SELECT
@@ -19,4 +19,4 @@ SELECT
 FROM trace AS t
 JOIN process AS p ON p.process_id = t.process_id
 LEFT JOIN clock AS c ON c.job = t.job AND c.attempt = t.attempt AND c.host = coalesce(p.host, '')
-WHERE t.status <> 'rejected'
+WHERE t.status NOT IN ('rejected', 'arriving')

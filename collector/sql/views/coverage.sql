@@ -2,7 +2,8 @@
 --
 -- How to read it: matched + unannotated + orphan = graph_events. Unannotated work belongs to a graph that was reported but
 -- lies in none of its regions. Orphan work belongs to a graph that nobody reported: no annotation file, or one of
--- another process. A rejected trace has a row with zero events and the reason in note.
+-- another process. A rejected trace has a row with zero events and the reason in note; so has a trace that is just
+-- arriving at a collector: it counts nowhere until its last batch is in.
 --
 -- | column | type | unit | NULL | meaning |
 -- |---|---|---|---|---|
@@ -16,7 +17,7 @@
 -- | orphan | BIGINT | - | never | graph work whose graph was never reported |
 -- | annotated_nodes | BIGINT | - | never | graph nodes of the process that have a region, replayed or not |
 -- | encoding | VARCHAR | - | never | how the trace writes node ids: packed, split, absent, none (no graph work); "inferred" where absent ids were found by capture order and kernel name |
--- | status | VARCHAR | - | never | complete, partial (something was left out, see note) or rejected |
+-- | status | VARCHAR | - | never | complete, partial (something was left out, see note), rejected or arriving |
 -- | clock_error_ns | BIGINT | ns | not known: times of this rank cannot be compared with other hosts | bound of the clock error against the job's clock |
 -- | note | VARCHAR | - | nothing to say | what was left out or not believed |
 WITH joined AS (
@@ -57,6 +58,6 @@ SELECT
                  || 'or to graphs that were not replayed in it.' END), '') AS note
 FROM trace AS t
 JOIN process AS p ON p.process_id = t.process_id
-LEFT JOIN joined AS j ON j.trace_id = t.trace_id
+LEFT JOIN joined AS j ON j.trace_id = t.trace_id AND t.status NOT IN ('rejected', 'arriving')
 LEFT JOIN annotated AS n ON n.process_id = t.process_id
 LEFT JOIN clock AS c ON c.job = t.job AND c.attempt = t.attempt AND c.host = coalesce(p.host, '')

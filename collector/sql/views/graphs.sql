@@ -28,9 +28,10 @@ named AS (
 replay AS (
     SELECT process_id, graph_id, count(*) AS replays
     FROM (
-        SELECT DISTINCT process_id, trace_id, graph_id, correlation_id
-        FROM gpu_event
-        WHERE in_graph AND graph_id IS NOT NULL
+        SELECT DISTINCT e.process_id, e.trace_id, e.graph_id, e.correlation_id
+        FROM gpu_event AS e
+        JOIN _traces AS t ON t.trace_id = e.trace_id
+        WHERE e.in_graph AND e.graph_id IS NOT NULL
     ) AS distinct_replay
     GROUP BY process_id, graph_id
 )

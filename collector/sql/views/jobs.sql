@@ -1,6 +1,7 @@
 -- jobs: One row per job attempt: who reported, for which time.
 --
--- How to read it: ranks_seen below ranks_expected means that every cross-rank answer misses somebody.
+-- How to read it: ranks_seen below ranks_expected means that every cross-rank answer misses somebody. A rank that is
+-- registered but not seen has an agent and no profiler window yet.
 --
 -- | column | type | unit | NULL | meaning |
 -- |---|---|---|---|---|
@@ -8,9 +9,10 @@
 -- | attempt | BIGINT | - | never | restart count of the job, 0 for the first run |
 -- | ranks_seen | BIGINT | - | never | ranks with a usable trace |
 -- | ranks_expected | BIGINT | - | no trace or agent gave the world size | world size |
+-- | ranks_registered | BIGINT | - | never | ranks that an agent reported, with a trace or without |
 -- | hosts | BIGINT | - | never | different host names |
 -- | traces | BIGINT | - | never | usable traces |
--- | steps | BIGINT | - | never | different steps with GPU work on any rank |
+-- | steps | BIGINT | - | never | different steps on any rank (see the view steps) |
 -- | gpu_events | BIGINT | - | never | kernels, memcpys and memsets |
 -- | graph_events | BIGINT | - | never | of those, work of graph replays |
 -- | window_start_ns | BIGINT | ns since the epoch | no usable trace | start of the earliest profiler window, on the host's own clock |
@@ -26,11 +28,15 @@ WITH seen AS (
         min(window_start_ns) AS window_start_ns,
         max(window_end_ns) AS window_end_ns
     FROM trace
-    WHERE status <> 'rejected'
+    WHERE status NOT IN ('rejected', 'arriving')
     GROUP BY job, attempt
 ),
 expected AS (
-    SELECT job, attempt, max(world_size) AS ranks_expected, count(DISTINCT host) AS hosts
+    SELECT
+        job, attempt,
+        max(world_size) AS ranks_expected,
+        count(DISTINCT rank) FILTER (WHERE process_key IS NOT NULL) AS ranks_registered,
+        count(DISTINCT host) AS hosts
     FROM process
     GROUP BY job, attempt
 ),
@@ -41,7 +47,7 @@ clocks AS (
 ),
 step AS (
     SELECT job, attempt, count(DISTINCT step) AS steps
-    FROM _gpu_work
+    FROM steps
     GROUP BY job, attempt
 )
 SELECT
@@ -49,6 +55,7 @@ SELECT
     e.attempt,
     coalesce(s.ranks_seen, 0) AS ranks_seen,
     e.ranks_expected,
+    e.ranks_registered,
     e.hosts,
     coalesce(s.traces, 0) AS traces,
     coalesce(n.steps, 0) AS steps,
