@@ -25,6 +25,8 @@ COORDINATES = "ANNOTQ_COORDINATES"
 SPOOL = "ANNOTQ_SPOOL"
 # ANNOTQ_SPOOL_BYTES: Size at which the spool gives up its oldest traces, such as `8GiB` (the default).
 SPOOL_BYTES = "ANNOTQ_SPOOL_BYTES"
+# ANNOTQ_MODULES: `1` names regions after the model's modules, as start(modules=True) does.
+MODULES = "ANNOTQ_MODULES"
 # ANNOTQ_DISABLED: `1` makes annotq.agent do nothing at all.
 DISABLED = "ANNOTQ_DISABLED"
 # ANNOTQ_TOKEN: Secret that the collector asks of its clients.
@@ -46,7 +48,16 @@ _POWERS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 def is_disabled(environ: Mapping[str, str] = os.environ) -> bool:
     """True when the recorder must be inert: the variable is set to anything but an empty text, 0, false or no."""
-    return environ.get(DISABLED, "").strip().lower() not in ("", "0", "false", "no")
+    return _is_on(environ, DISABLED)
+
+
+def names_modules(environ: Mapping[str, str] = os.environ) -> bool:
+    """True when regions are to be named after modules though start() does not say so."""
+    return _is_on(environ, MODULES)
+
+
+def _is_on(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "").strip().lower() not in ("", "0", "false", "no")
 
 
 def spool_root(environ: Mapping[str, str] = os.environ) -> Path:

@@ -37,6 +37,7 @@ try:
     found["profiler"] = sorted(activity.name for activity in torch.profiler.supported_activities())
 except Exception as error:
     found["profiler"] = []
+%s
 sys.stdout.write("annotq:" + json.dumps(found))
 """
 
@@ -52,8 +53,10 @@ class Probe:
 def probe(environ: Mapping[str, str], python: str = sys.executable) -> Probe:
     """Import torch in a fresh interpreter and ask it. Never raises."""
     try:
+        from annotq.agent.doctor_ids import PROBE
+
         done = subprocess.run(
-            [python, "-P", "-c", _PROBE], env=dict(environ), capture_output=True, text=True, timeout=_SECONDS
+            [python, "-P", "-c", _PROBE % PROBE], env=dict(environ), capture_output=True, text=True, timeout=_SECONDS
         )
     except subprocess.TimeoutExpired:
         return Probe({}, f"import torch did not end within {_SECONDS:.0f} s")
@@ -89,6 +92,9 @@ def torch_checks(environ: Mapping[str, str], python: str = sys.executable) -> It
     if found["available"]:
         nccl = found["nccl"]
         yield Check("ok", "nccl", str(nccl)) if nccl else Check("warn", "nccl", "this torch has none", "")
+        from annotq.agent.doctor_ids import ids_check
+
+        yield ids_check(found)
 
 
 def _cuda(found: Mapping[str, object]) -> Check:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from annotq.agent.child_graphs import add_nested, nested_nodes
 from annotq.agent.graph_snapshots import GraphLives, graph_snapshot
+from annotq.agent.unnamed_nodes import with_unnamed
 from annotq.agent.warnings_once import error_text, warn_once
 
 if TYPE_CHECKING:
@@ -55,11 +57,17 @@ class GraphHooks:
         generation = self._lives.instantiated(graph, data["exec_graph_id"])
         snapshot = graph_snapshot(
             data,
-            get_kernel_annotations(),
+            with_unnamed(data, get_kernel_annotations(), recorder.names.region_of(graph)),
             capture_graph_id=getattr(graph, "_capture_graph_id", None),
             generation=generation,
             time_ns=time.time_ns(),
         )
+        nested, whole = nested_nodes(graph, data)
+        if not whole:
+            self._lost(
+                "work inside conditional nodes of CUDA graphs gets no names: this driver does not show it.", warn=False
+            )
+        add_nested(snapshot, nested)
         recorder.spool.put("snapshot", snapshot)
 
     def _graph_data(self, graph: Any) -> dict[str, Any] | None:

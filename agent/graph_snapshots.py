@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from annotq.agent.child_graphs import shown_name
 from annotq.agent.fingerprint import fingerprint
 from annotq.agent.plain_values import plain
 
@@ -38,7 +39,8 @@ def graph_snapshot(
     nodes = sorted(data["nodes"], key=_node_index)
     index = [_node_index(node) for node in nodes]
     kinds = [node["node_type"] for node in nodes]
-    names = [node["kernel_name"] for node in nodes]
+    shown = {name: shown_name(name) for name in {node["kernel_name"] for node in nodes} if name is not None}
+    names = [shown.get(node["kernel_name"]) for node in nodes]
     kind_codes: dict[str, int] = {}
     name_codes: dict[str, int] = {}
     return {

@@ -22,6 +22,7 @@ from annotq.agent import config, process_facts
 from annotq.agent.background import Background
 from annotq.agent.errors import AnnotqError
 from annotq.agent.graph_hooks import GraphHooks
+from annotq.agent.graph_names import GraphNames
 from annotq.agent.identity import Given, Identity, identify
 from annotq.agent.process_info import ProcessInfo
 from annotq.agent.shipper_start import start_shipper
@@ -43,6 +44,7 @@ class Recorder:
         self.spool = SpoolWriter(root, info, limit_bytes)
         self.background = Background()
         self.graphs = GraphHooks(self)
+        self.names = GraphNames()
         self._next_step = 0
         self._step_began_ns = 0
 
@@ -64,9 +66,17 @@ class Recorder:
             self.info = replace(self.info, gpu=gpu)
             self.spool.write_process(self.info)
 
+    def name_graphs(self, modules: bool) -> None:
+        """Let captured work get names, and tell where the node ids come from."""
+        source = self.names.install(modules=modules)
+        if source.name != self.info.annotation_ids:
+            self.info = replace(self.info, annotation_ids=source.name)
+            self.spool.write_process(self.info)
+
     def stop(self) -> None:
         """Take the hooks away, let pending files become durable, write the last one, give the lock back."""
         self.graphs.remove()
+        self.names.remove()
         if not self.background.finish(_FINISH_SECONDS):
             warn_once("unfinished", f"traces were not on disk after {_FINISH_SECONDS:.0f} s and may be lost.")
         self.spool.close(time.time_ns(), "stopped")
@@ -103,12 +113,14 @@ def start(
     spool: str | os.PathLike[str] | None = None,
     endpoint: str | None = None,
     ship: bool | None = None,
+    modules: bool | None = None,
 ) -> None:
     """Record this process from here on: who it is, its CUDA graphs, its steps, its profiler windows.
 
     What is not given comes from ANNOTQ_* variables, torchrun's, SLURM's, else the process is a job of its own.
     coordinates: place in the parallel layout, such as {"dp": 0, "tp": 3}. spool: the folder to write to. endpoint: the
     collector, HOST:PORT; where it is set, local rank 0 starts the shipper of this machine (ship=False: it does not).
+    modules: name regions after the model's modules and optimizers, without a change to its code.
     Does nothing the second time, and under ANNOTQ_DISABLED=1. Never raises: problems are warned of.
     """
     global _recorder
@@ -137,6 +149,7 @@ def start(
         _recorder = recorder
         _recorded.add(key)
         recorder.graphs.register()
+        recorder.name_graphs(config.names_modules() if modules is None else modules)
         atexit.register(stop)
         if multiprocessing.parent_process() is not None:
             # A forked child of multiprocessing ends without the exit handlers, but not without these.

@@ -12,6 +12,7 @@ from annotq.agent.errors import AnnotqError
 from annotq.agent.kineto import TraceInfo
 from annotq.collector.decode import BadBatchError, Decoded, kind_name
 from annotq.collector.infer import infer_node_ids
+from annotq.collector.nested_graphs import check_nested
 from annotq.collector.process_rows import add_note, end_process
 from annotq.collector.process_state import Arriving, ProcessState
 from annotq.collector.rows import (
@@ -163,6 +164,7 @@ def _snapshot(connection: Connection, state: ProcessState, sequence: int, batch:
 def _snapshot_annotations(connection: Connection, state: ProcessState, sequence: int, batch: Decoded) -> ProcessState:
     _only_of(batch, batch.header.graph_id)
     merge_annotations(connection, batch.rows, state.process_id, "agent")
+    check_nested(connection, state.process_id)
     infer_node_ids(connection, state.process_id)
     return state
 

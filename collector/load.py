@@ -16,6 +16,7 @@ from annotq.agent.read_ahead import ReadTrace
 from annotq.agent.snapshots import Snapshot
 from annotq.collector import trace_load
 from annotq.collector.infer import infer_node_ids
+from annotq.collector.nested_graphs import check_nested
 from annotq.collector.process_rows import add_note, end_process, ensure_process, register_process
 from annotq.collector.rows import (
     Target,
@@ -112,6 +113,7 @@ class Loader:
             insert_snapshot(connection, snapshot.info, snapshot.nodes, process_id)
             merge_annotations(connection, snapshot.annotations, process_id, "agent")
             infer_node_ids(connection, process_id)
+            check_nested(connection, process_id)
         return Loaded(
             False,
             self._rank,

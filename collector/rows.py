@@ -76,7 +76,7 @@ def insert_events(
 ) -> None:
     columns = f"""{trace_id}::BIGINT, {process_id}::BIGINT, {rank}::BIGINT, start_ns, duration_ns, kind, name, device, stream,
         correlation_id, in_graph, graph_id, node_index, bytes, step, region, region_path, region_instance, overrun,
-        communication, {_COLLECTIVE}"""
+        communication, {_COLLECTIVE}, phase"""
     _append(connection, batch.append_column("communication", _communication(batch)), columns, "gpu_event")
 
 

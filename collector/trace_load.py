@@ -17,6 +17,7 @@ from annotq.agent.errors import AnnotqError
 from annotq.agent.kineto import TraceInfo
 from annotq.collector.align import update_clocks
 from annotq.collector.infer import infer_node_ids
+from annotq.collector.nested_graphs import check_nested
 from annotq.collector.process_rows import differ, ensure_process, merge_process
 from annotq.collector.rows import Target, forget_trace, insert_trace, remember, renumber_steps, stored_path
 from annotq.collector.store import id_of
@@ -100,6 +101,7 @@ def end_trace(connection: duckdb.DuckDBPyConnection, trace_id: int, status: str,
     connection.execute("DELETE FROM arriving WHERE trace_id = ?", [trace_id])
     remember(connection, process_id, sha256, path, "trace")
     infer_node_ids(connection, process_id)
+    check_nested(connection, process_id)
 
 
 def settle(connection: duckdb.DuckDBPyConnection, target: Target) -> None:

@@ -164,7 +164,7 @@ def test_a_newer_store_is_refused_with_both_versions(tmp_path: Path) -> None:
     path = tmp_path / "store.duckdb"
     with Store(path) as store:
         store.connection.execute("UPDATE store_version SET schema_version = 99, created_by = '9.0'")
-    with pytest.raises(AnnotqError, match=r"store schema 99, written by annotq 9\.0; this annotq knows schema 2"):
+    with pytest.raises(AnnotqError, match=r"store schema 99, written by annotq 9\.0; this annotq knows schema 3"):
         Store(path)
 
 
@@ -177,7 +177,7 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> No
             connection.execute("INSERT INTO process (process_id, job, attempt, rank) VALUES (1, 'old', 0, 3)")
     Store(tmp_path / "written.duckdb").close()
     for path in (tmp_path / "written.duckdb", tmp_path / "read.duckdb"):
-        assert rows(path, "SELECT schema_version FROM store_version") == [(2,)]
+        assert rows(path, "SELECT schema_version FROM store_version") == [(3,)]
         assert rows(path, "SELECT job, rank, process_key FROM process") == [("old", 3, None)]
 
 

@@ -37,6 +37,9 @@ JobName = Annotated[
     str | None,
     typer.Option("--job", envvar="ANNOTQ_JOB", metavar="NAME", help="Default: the script's name, date and time."),
 ]
+Modules = Annotated[
+    bool, typer.Option("--modules", help="Name regions after the model's modules, without a change to its code.")
+]
 Wait = Annotated[
     float, typer.Option("--wait", min=0, metavar="SECONDS", help="At the end, for the rest to reach the collector.")
 ]
@@ -48,7 +51,14 @@ _SUMMARY_ROWS = 20_000_000
 _SUMMARY_SECONDS = 120.0
 
 
-def run(command: Command, db: Db = None, endpoint: Endpoint = None, job: JobName = None, wait: Wait = 600.0) -> None:
+def run(
+    command: Command,
+    db: Db = None,
+    endpoint: Endpoint = None,
+    job: JobName = None,
+    modules: Modules = False,
+    wait: Wait = 600.0,
+) -> None:
     """Run a training command, collect what its ranks record, and say at the end how it went.
 
     Without a collector (--endpoint) one is started for the run, on the store. Everything annotq says goes to stderr. The
@@ -62,6 +72,8 @@ def run(command: Command, db: Db = None, endpoint: Endpoint = None, job: JobName
     job = job or _job_name(command)
     spool = _spool_folder(job)
     environment = os.environ | {"ANNOTQ_JOB": job, "ANNOTQ_SPOOL": str(spool)}
+    if modules:
+        environment["ANNOTQ_MODULES"] = "1"
     since_ns = time.time_ns()
     _mention_earlier_runs(spool.parent)
     collector: LocalCollector | None = None

@@ -23,7 +23,7 @@ SELECT
     coalesce(a.region, e.region) AS region,
     coalesce(a.region_path, e.region_path) AS region_path,
     e.region_instance,
-    CASE WHEN a.region IS NOT NULL THEN a.phase WHEN e.region IS NOT NULL THEN 'forward' END AS phase,
+    CASE WHEN a.region IS NOT NULL THEN a.phase WHEN e.region IS NOT NULL THEN coalesce(e.phase, 'forward') END AS phase,
     a.attributes,
     e.communication,
     coalesce(a.collective, e.collective) AS collective,
