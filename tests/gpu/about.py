@@ -12,7 +12,7 @@ import torch
 from annotq.agent.node_ids import _driver_version, _find_cupti, id_source
 
 if __name__ == "__main__":
-    packages = ("torch", "cuda-bindings", "nvidia-cuda-cupti", "nvidia-nccl-cu13", "duckdb", "pyarrow", "grpcio")
+    packages = ("torch", "cuda-bindings", "nvidia-cuda-cupti", "duckdb", "pyarrow", "grpcio")
     found = {name: next((d.version for d in metadata.distributions(name=name)), None) for name in packages}
     cupti = _find_cupti()
     print(

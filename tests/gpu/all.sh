@@ -21,7 +21,7 @@ piece() { # name, seconds, command...
 for wanted in $pieces; do
     case $wanted in
     about) piece about 60 python3 "$here/about.py" ;;
-    tests) TAIL=24 piece tests "${SECONDS_TESTS:-150}" python3 -m pytest "$here" -q -s -rs --tb=short --show-capture=no -p no:cacheprovider --timeout 60 \
+    tests) TAIL=24 piece tests "${SECONDS_TESTS:-150}" python3 -m pytest "$here" -v -s -rs --tb=short --show-capture=no -p no:cacheprovider --timeout 60 \
         --basetemp "$work/tests" ;;
     collectives)
         TAIL=30 piece collectives 60 python3 -m torch.distributed.run --standalone --nproc-per-node 2 "$here/collectives.py"
