@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types docs docs-check protos protos-check bench clean
+.PHONY: help demo test lint types docs docs-check protos protos-check bench evaluate clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -45,8 +45,11 @@ protos-check: .venv-protos/.installed ## fail when the gRPC code is not what pro
 bench: .venv/.plain .venv/.test bench/.venv-peers/.installed ## speed and memory against peers, into bench/results.md (TRACE=path adds a real trace)
 	$(BIN)/python bench/run.py $(if $(TRACE),--trace $(TRACE))
 
+evaluate: .venv/.plain evaluation/.venv-peers/.installed ## how often the verdict is right, into docs/evaluation.md (JOBS=0.1 for a glance)
+	$(BIN)/python evaluation/run.py $(if $(JOBS),--jobs $(JOBS))
+
 clean: ## remove environments, caches and generated bench data
-	rm -rf .venv .venv-protos bench/.venv-peers bench/data build dist annotq.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-protos bench/.venv-peers evaluation/.venv-peers bench/data build dist annotq.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -73,7 +76,7 @@ $(BIN)/python:
 	.venv-protos/bin/pip install --quiet --disable-pip-version-check $$(sed -n 's/^protos = \["\(.*\)"\].*/\1/p' pyproject.toml)
 	@touch $@
 
-bench/.venv-peers/.installed: bench/peers/requirements.txt
-	$(PYTHON) -m venv bench/.venv-peers
-	bench/.venv-peers/bin/pip install --quiet --disable-pip-version-check -r bench/peers/requirements.txt
+bench/.venv-peers/.installed evaluation/.venv-peers/.installed: %/.venv-peers/.installed: %/peers/requirements.txt
+	$(PYTHON) -m venv $*/.venv-peers
+	$*/.venv-peers/bin/pip install --quiet --disable-pip-version-check -r $*/peers/requirements.txt
 	@touch $@

@@ -17,12 +17,13 @@ import ingest
 import memory
 import questions
 import recorder
+import stragglers
 from section import Section
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"
 RESULTS = HERE / "results.md"
-PARTS = ("ingest", "memory", "query", "recorder", "collector")
+PARTS = ("ingest", "memory", "query", "stragglers", "recorder", "collector")
 
 # Repetitions of the small trace: 370,000 events in 160 MB, and 2 GB.
 LARGE_REPEATS = 29
@@ -39,6 +40,10 @@ def sections(options: argparse.Namespace) -> Iterator[Section]:
         store = DATA / "kernels50m.duckdb"
         make("make_store.py", store)
         yield questions.measure(store, options.repeats)
+    if "stragglers" in options.only:
+        store = DATA / "large_job.duckdb"
+        make("make_large_job.py", store)
+        yield stragglers.measure(store, options.repeats)
     if "recorder" in options.only:
         yield recorder.measure(options.repeats)
     if "collector" in options.only:

@@ -15,7 +15,9 @@ import typer
 from annotq.agent.errors import EXIT_FAILED, EXIT_OK
 from annotq.cli.commands.collectives import collectives
 from annotq.cli.commands.demo import demo
+from annotq.cli.commands.diff import diff
 from annotq.cli.commands.doctor import doctor
+from annotq.cli.commands.explain import explain
 from annotq.cli.commands.ingest import ingest
 from annotq.cli.commands.jobs import jobs
 from annotq.cli.commands.query import query
@@ -53,6 +55,8 @@ for command in (
     regions,
     collectives,
     stragglers,
+    explain,
+    diff,
     status,
     doctor,
 ):

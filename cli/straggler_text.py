@@ -8,11 +8,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from annotq.collector.evidence import RegionEvidence
-    from annotq.collector.stragglers import Finding, Report
+    from annotq.collector.findings import Finding
+    from annotq.collector.report import Report
     from annotq.collector.waits import RankWait
 
 WIDTH = 100
-VERDICTS = {"straggler": "STRAGGLER", "none": "no straggler", "inconclusive": "inconclusive"}
+VERDICTS = {
+    "straggler": "STRAGGLER",
+    "imbalance": "imbalance, no straggler",
+    "none": "no straggler",
+    "inconclusive": "inconclusive",
+}
+# Rows of a table of regions; a slow GPU has hundreds.
+REGIONS_SHOWN = 12
+# Rows of the table of waits; a job of 1,000 ranks has hundreds of groups.
+WAITS_SHOWN = 48
 
 
 def straggler_text(report: Report, every: bool = False) -> str:
@@ -25,9 +35,10 @@ def straggler_text(report: Report, every: bool = False) -> str:
     blocks = [f"{report.job}: {VERDICTS[report.verdict]}"]
     for finding in report.findings:
         blocks.append(_wrapped(explain_finding(finding)))
-        blocks.append(_regions(finding))
+        if finding.regions:
+            blocks.append(_regions(finding))
         blocks += [_wrapped(explain_single_kernels(row)) for row in finding.regions if row.single_kernels_matter]
-    if not report.findings:
+    if report.verdict in ("none", "inconclusive"):
         blocks.append(_wrapped(explain_absence(report)))
     if report.held_up:
         held = [_wrapped(explain_single_kernels(row)) for row in report.held_up]
@@ -35,9 +46,13 @@ def straggler_text(report: Report, every: bool = False) -> str:
     if every and report.evidence:
         blocks.append(_every(report.evidence))
     if report.waits:
-        judged = [row for row in report.waits if row.judged]
+        shown, left = _longest_waits(report.waits)
+        judged = [row for row in shown if row.judged]
         blocks.append(_waits(judged) if judged else "")
-        blocks.append("\n".join(_wrapped(sentence) for sentence in explain_waits(report.waits)))
+        sentences = explain_waits(shown)
+        if left:
+            sentences.append(f"{left} more groups, whose ranks wait less: annotq collectives.")
+        blocks.append("\n".join(map(_wrapped, sentences)))
     blocks += [_wrapped(f"note: {note}") for note in report.receipt.notes]
     blocks.append(_wrapped(report.receipt.sentence()))
     return "\n\n".join(block for block in blocks if block)
@@ -63,9 +78,13 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> 
 
 def _regions(finding: Finding) -> str:
     header = ["region", "phase", "ratio", "95 % interval", "node medians", "slowest", "excess a step"]
-    rows = [_comparison(row.evidence) for row in finding.regions]
-    typical = [f"{row.typical_ratio:.2f}x" for row in finding.regions]
-    return aligned(header, [[*row[:4], ratio, *row[4:]] for row, ratio in zip(rows, typical, strict=True)], left=2)
+    shown = sorted(finding.regions, key=lambda row: -row.excess_ns)[:REGIONS_SHOWN]
+    shown = [row for row in finding.regions if any(row is one for one in shown)]
+    rows = [_comparison(row.evidence) for row in shown]
+    typical = [f"{row.typical_ratio:.2f}x" for row in shown]
+    table = aligned(header, [[*row[:4], ratio, *row[4:]] for row, ratio in zip(rows, typical, strict=True)], left=2)
+    left = len(finding.regions) - len(shown)
+    return f"{table}\n  and {left} regions that cost less (--format csv lists all)" if left else table
 
 
 def _every(evidence: Sequence[RegionEvidence]) -> str:
@@ -87,6 +106,20 @@ def _comparison(row: RegionEvidence) -> list[str]:
         f"{round(row.slowest_share * steps)} of {steps}",
         duration_text(row.median_excess_ns),
     ]
+
+
+def _longest_waits(waits: Sequence[RankWait]) -> tuple[list[RankWait], int]:
+    """The collectives whose ranks wait longest, in the report's order, and how many groups are left out."""
+    groups: dict[object, list[RankWait]] = {}
+    for row in waits:
+        groups.setdefault(row.kind, []).append(row)
+    longest = sorted(groups.values(), key=lambda rows: -max(row.wait_ns or 0 for row in rows))
+    kept: set[object] = set()
+    for rows in longest:
+        if kept and sum(len(groups[kind]) for kind in kept) + len(rows) > WAITS_SHOWN:
+            break
+        kept.add(rows[0].kind)
+    return [row for row in waits if row.kind in kept], len(groups) - len(kept)
 
 
 def _waits(waits: Sequence[RankWait]) -> str:

@@ -2,7 +2,7 @@
 
 Ranks of one host share CLOCK_REALTIME, so a job on one host needs no offset. Across hosts the collector's clock is the common
 one: pings say how far each host's is from it. A host without pings keeps its own time and has no known error: its times are
-then not compared with those of others.
+then not compared with those of others. Jobs without any ping, from files, are aligned afterwards (collective_alignment.py).
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def update_clocks(connection: duckdb.DuckDBPyConnection, job: str, attempt: int)
     ).fetchall()
     named = [host for host, _, _ in hosts if host]
     connection.execute("DELETE FROM clock WHERE job = ? AND attempt = ?", [job, attempt])
+    connection.execute("DELETE FROM clock_note WHERE job = ? AND attempt = ?", [job, attempt])
     samples = _samples(connection, job, attempt) if len(hosts) > 1 else {}
     for host, first_ns, last_ns in hosts:
         fit, method, error = ClockFit(0, 0, 0, 0), "none", None

@@ -8,45 +8,32 @@ that keeps the most rows. The unit is compute time, communication kernels left o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from annotq.collector.statistics import benjamini_hochberg, binomial_tail, median_interval
+from annotq.collector.noise import Noise, variance_of_median
+from annotq.collector.statistics import Floats, median_interval, medians, medians_of_others
+from annotq.collector.work import Ask as Ask
+from annotq.collector.work import Work
 
-# Runs a query and returns its rows: Door.ask for a file, a remote call for a collector.
-Ask = Callable[[str, Sequence[object]], pa.Table]
-
-REGION_STEPS = """SELECT region, phase, rank, step, compute_ns, median_ns, ranks
-FROM _region_steps
-WHERE job = ? AND attempt = ?
-ORDER BY region ASC NULLS LAST, phase ASC NULLS LAST, rank ASC NULLS LAST, step ASC NULLS LAST"""
-
-WHOLE_STEPS = """WITH across AS (
-    SELECT step, median(compute_ns) AS median_ns, count(*) AS ranks
-    FROM steps
-    WHERE job = ? AND attempt = ? AND kernels > 0
-    GROUP BY step
-)
-SELECT 'step' AS region, 'all' AS phase, s.rank, s.step, s.compute_ns, a.median_ns, a.ranks
-FROM steps AS s
-JOIN across AS a ON a.step = s.step
-WHERE s.job = ? AND s.attempt = ? AND s.kernels > 0
-ORDER BY s.rank ASC NULLS LAST, s.step ASC NULLS LAST"""
+# Fewer steps than these are no window of their own, and give no interval.
+SHORTEST_WINDOW = 3
 
 
 @dataclass(frozen=True)
 class RegionEvidence:
     """One (region, phase) of one rank against the median of the ranks.
 
-    ranks: the fewest ranks of any step that counts. ratio: median over the steps of compute_ns over the ranks' median.
-    ratio_low, ratio_high: 95 % interval of that median, None with fewer than 6 steps. slowest_share: share of steps in
+    ranks: the fewest ranks of any step that counts. ratio: median over the steps of compute time over the ranks' median.
+    ratio_low, ratio_high: 95 % interval of that median, None with fewer than 3 steps. slowest_share: share of steps in
     which the rank alone was the slowest. above_share: share of steps in which it was above the ranks' median. q_value:
-    chance of being the slowest, or above the median, that often if all ranks were alike (the better of the two tests,
-    doubled), corrected for all comparisons made. excess_ns: per step, compute_ns minus the ranks' median; shape (steps,).
+    chance of such a difference if the rank were like the others, corrected for all comparisons made. excess_ns: per step,
+    compute time minus the ranks' median; shape (steps,). usual_ns: median of the ranks'
+    median. relative_score: the fastest rank's median time over this rank's; individual_score: the rank's best quarter of
+    the steps over its last; both as in NVIDIA's resiliency extension.
 
     The median includes the rank itself, which draws the ratio to 1: two ranks of which one takes r times as long read
     2r / (1 + r), see `against_others`; with 4 ranks and 5 % noise 1.30 reads 1.27, with 8 ranks 1.29.
@@ -63,7 +50,10 @@ class RegionEvidence:
     slowest_share: float
     above_share: float
     q_value: float
-    excess_ns: NDArray[np.float64]
+    excess_ns: Floats
+    usual_ns: float
+    relative_score: float
+    individual_score: float
 
     @property
     def median_excess_ns(self) -> float:
@@ -82,98 +72,138 @@ def against_others(ratio: float, ranks: int) -> float:
     return ratio / (2 - ratio) if ratio < 2 else math.inf
 
 
-def region_evidence(ask: Ask, job: str, attempt: int) -> list[RegionEvidence]:
-    """Evidence for every (region, phase, rank) that at least two ranks can be compared on."""
-    return _evidence(ask(REGION_STEPS, [job, attempt]))
+@dataclass(frozen=True)
+class Evidence:
+    """All comparisons of a job attempt. Arrays have shape (regions, ranks, steps), NaN where the rank is not compared.
 
-
-def step_evidence(ask: Ask, job: str, attempt: int) -> list[RegionEvidence]:
-    """The same for all compute of a step, in regions or not (region "step", phase "all")."""
-    return _evidence(ask(WHOLE_STEPS, [job, attempt, job, attempt]))
-
-
-def _evidence(table: pa.Table) -> list[RegionEvidence]:
-    if table.num_rows == 0:
-        return []
-    columns = {name: table.column(name).to_numpy(zero_copy_only=False) for name in table.column_names}
-    region = _codes(columns["region"], columns["phase"])
-    # Where the ranks' median is 0 there is no ratio.
-    paired = (columns["ranks"] >= _ranks_asked(region, columns["ranks"])) & (columns["median_ns"] > 0)
-    columns = {name: values[paired] for name, values in columns.items()}
-    if len(columns["rank"]) == 0:
-        return []
-    region = region[paired]
-    slowest = _alone_slowest(region, columns["step"], columns["compute_ns"])
-    edges = np.flatnonzero(np.diff(region) | np.diff(columns["rank"])) + 1
-    groups = np.split(np.arange(len(region)), edges)
-    found = [_compare(columns, slowest, rows) for rows in groups]
-    chances = np.array([_chance(evidence) for evidence in found])
-    adjusted = benjamini_hochberg(chances)
-    return [replace(evidence, q_value=float(q)) for evidence, q in zip(found, adjusted, strict=True)]
-
-
-def _compare(
-    columns: dict[str, NDArray[np.generic]], slowest: NDArray[np.bool_], rows: NDArray[np.intp]
-) -> RegionEvidence:
-    compute = columns["compute_ns"][rows].astype(np.float64)
-    median = columns["median_ns"][rows].astype(np.float64)
-    ratios = np.divide(compute, median, out=np.ones_like(compute), where=median > 0)
-    interval = median_interval(ratios)
-    return RegionEvidence(
-        region=str(columns["region"][rows[0]]),
-        phase=str(columns["phase"][rows[0]]),
-        rank=int(columns["rank"][rows[0]]),
-        ranks=int(columns["ranks"][rows].min()),
-        steps=columns["step"][rows].astype(np.int64),
-        ratio=float(np.median(ratios)),
-        ratio_low=interval[0] if interval else None,
-        ratio_high=interval[1] if interval else None,
-        slowest_share=float(slowest[rows].mean()),
-        above_share=float((compute > median).mean()),
-        q_value=1.0,
-        excess_ns=compute - median,
-    )
-
-
-def _chance(evidence: RegionEvidence) -> float:
-    """The first test finds one slow rank among many in few steps, the second several that are equally slow."""
-    steps = len(evidence.steps)
-    slowest = binomial_tail(round(evidence.slowest_share * steps), steps, 1 / evidence.ranks)
-    above = binomial_tail(round(evidence.above_share * steps), steps, 0.5)
-    return min(1.0, 2 * min(slowest, above))
-
-
-def _codes(region: NDArray[np.generic], phase: NDArray[np.generic]) -> NDArray[np.int64]:
-    """A number per (region, phase), ascending because the rows come sorted by both."""
-    change = (region[1:] != region[:-1]) | (phase[1:] != phase[:-1])
-    return np.concatenate([[0], np.cumsum(change)]).astype(np.int64)
-
-
-def _ranks_asked(region: NDArray[np.int64], ranks: NDArray[np.generic]) -> NDArray[np.int64]:
-    """By row, how many ranks a step of its region needs to count: the k, at least 2, with the most steps times k.
-
-    A step of n ranks has n rows, so the number of steps is the sum of 1 / n over the rows.
+    compute_ns: of the steps that count. median_ns: over the ranks, shape (regions, 1, steps). deviations: logarithm of the
+    time over the other ranks' median, the rank itself left out.
     """
-    count = ranks.astype(np.int64)
-    steps = np.zeros((int(region[-1]) + 1, int(count.max()) + 1))
-    np.add.at(steps, (region, count), 1 / count)
-    at_least = np.rint(np.cumsum(steps[:, ::-1], axis=1)[:, ::-1])
-    kept = (at_least * np.arange(steps.shape[1]))[:, 2:]
-    if kept.shape[1] == 0:
-        return np.full_like(count, 2)
-    asked: NDArray[np.int64] = steps.shape[1] - 1 - np.argmax(kept[:, ::-1], axis=1)
-    return np.maximum(asked, 2)[region]
+
+    work: Work
+    compute_ns: Floats
+    median_ns: Floats
+    deviations: Floats
+
+    @cached_property
+    def compared(self) -> NDArray[np.bool_]:
+        """Whether the rank is compared in the region at all; shape (regions, ranks)."""
+        return np.asarray((~np.isnan(self.deviations)).any(axis=2))
+
+    @cached_property
+    def common(self) -> Floats:
+        """What a rank's regions have in common in a step: the median of their deviations; shape (1, ranks, steps)."""
+        return medians(self.deviations, axis=0) if self.deviations.size else self.deviations[:1]
+
+    @cached_property
+    def whole(self) -> Floats:
+        """The same deviation for all compared regions of a rank together; shape (1, ranks, steps)."""
+        return self.together(np.ones(len(self.deviations), dtype=np.bool_))[None]
+
+    def together(self, regions: NDArray[np.bool_]) -> Floats:
+        """The same deviation for some regions together: of the sum of their times; shape (ranks, steps)."""
+        deviations = self.deviations[regions]
+        there = ~np.isnan(deviations)
+        own = np.where(there, self.compute_ns[regions], 0.0)
+        # exp(deviation) = own time over the others' median.
+        others = np.where(there, own * np.exp(-np.nan_to_num(deviations)), 0.0).sum(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(there.any(axis=0), np.log(own.sum(axis=0) / others), np.nan)
+
+    @property
+    def comparisons(self) -> int:
+        return int(self.compared.sum())
+
+    @property
+    def steps(self) -> int:
+        """Steps of the region that has the most."""
+        if not self.deviations.size:
+            return 0
+        return int((~np.isnan(self.deviations)).sum(axis=2).max())
+
+    @cached_property
+    def usual_ns(self) -> Floats:
+        """Median over the steps of the ranks' median, by region; shape (regions,)."""
+        return medians(self.median_ns)[:, 0, 0]
+
+    def row(
+        self, region: int, rank: int, noise: Noise | None, window: slice = slice(None), q_value: float = 1.0
+    ) -> RegionEvidence:
+        """One comparison, over the window's steps. region and rank are places in the arrays.
+
+        noise: how long noise lasts, for the interval; without it the steps count as independent.
+        """
+        valid = ~np.isnan(self.deviations[region, rank, window])
+        own = self.compute_ns[region, rank, window][valid]
+        median = self.median_ns[region, 0, window][valid]
+        times = self.compute_ns[region][:, window][:, valid]
+        largest = np.nanmax(times, axis=0)
+        alone = (own == largest) & ((times == largest).sum(axis=0) == 1)
+        ratios = own / median
+        name, phase = self.work.regions[region]
+        number = int(self.work.ranks[rank])
+        ranks = int((~np.isnan(times)).sum(axis=0).min())
+        interval = _interval(ratios, noise, float(noise.scale[region]) / (2 if ranks == 2 else 1) if noise else 0)
+        return RegionEvidence(
+            region=name,
+            phase=phase,
+            rank=number,
+            ranks=ranks,
+            steps=self.work.steps[window][valid],
+            ratio=float(np.median(ratios)),
+            ratio_low=interval[0] if interval else None,
+            ratio_high=interval[1] if interval else None,
+            slowest_share=float(alone.mean()),
+            above_share=float((own > median).mean()),
+            q_value=q_value,
+            excess_ns=own - median,
+            usual_ns=float(np.median(median)),
+            relative_score=float(np.nanmin(medians(times)) / np.median(own)),
+            individual_score=individual_score(own),
+        )
 
 
-def _alone_slowest(
-    region: NDArray[np.int64], step: NDArray[np.generic], compute: NDArray[np.generic]
-) -> NDArray[np.bool_]:
-    """Whether the row has the largest compute time of its (region, step); nobody is alone in a tie."""
-    numbers = step.astype(np.int64)
-    _, instance = np.unique(region * (np.ptp(numbers) + 1) + numbers - numbers.min(), return_inverse=True)
-    values = compute.astype(np.int64)
-    largest = np.full(int(instance.max()) + 1, -1, dtype=np.int64)
-    np.maximum.at(largest, instance, values)
-    at_top = values == largest[instance]
-    alone: NDArray[np.bool_] = at_top & (np.bincount(instance, weights=at_top)[instance] == 1)
-    return alone
+def _interval(ratios: Floats, noise: Noise | None, scale: float) -> tuple[float, float] | None:
+    """95 % interval of the median ratio; with 3 to 5 steps as wide as the noise of the whole job says (normal)."""
+    found = median_interval(np.log(np.maximum(ratios, 1e-9)), noise.inflation if noise else 1.0)
+    if found is None and noise and len(ratios) >= SHORTEST_WINDOW:
+        half = 1.96 * scale * math.sqrt(variance_of_median(len(ratios)) * noise.inflation)
+        middle = math.log(float(np.median(ratios)))
+        found = middle - half, middle + half
+    return (math.exp(found[0]), math.exp(found[1])) if found else None
+
+
+def individual_score(times: Floats) -> float:
+    """The best quarter's median over the last quarter's; 1 when it is as fast now as it ever was."""
+    quarters = np.array_split(times, 4) if len(times) >= 4 * SHORTEST_WINDOW else [times]
+    typical = [float(np.median(quarter)) for quarter in quarters]
+    return min(typical) / typical[-1] if typical[-1] > 0 else 1.0
+
+
+def compare(work: Work) -> Evidence:
+    """Everything that at least two ranks can be compared on."""
+    present = ~np.isnan(work.compute_ns)
+    count = present.sum(axis=1, keepdims=True)
+    counts = (count >= _ranks_asked(count[:, 0, :])[:, None, None]) & present
+    times = np.where(counts, work.compute_ns, np.nan)
+    median = medians(times, axis=1) if times.size else times[:, :1]
+    # Where the ranks' median is 0 there is no ratio.
+    times = np.where(median > 0, times, np.nan)
+    others = medians_of_others(times, axis=1) if times.size else times
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviations = np.log(np.maximum(times, 1) / np.maximum(others, 1))
+    return Evidence(work, times, median, deviations)
+
+
+def _ranks_asked(count: NDArray[np.int64]) -> NDArray[np.int64]:
+    """By region, how many ranks a step needs to count: the k, at least 2, with the most steps times k.
+
+    count: ranks that ran the region, shape (regions, steps).
+    """
+    if not count.size:
+        return np.zeros(len(count), dtype=np.int64)
+    ordered = np.sort(count, axis=1)[:, ::-1]
+    kept = np.where(ordered >= 2, ordered * np.arange(1, count.shape[1] + 1), 0)
+    # Of equal products the one with the most ranks, which comes first.
+    best = np.argmax(kept, axis=1)
+    return np.maximum(np.take_along_axis(ordered, best[:, None], axis=1)[:, 0], 2)

@@ -26,6 +26,8 @@ WHERE p.job = ? AND p.attempt = ?
     AND EXISTS (SELECT 1 FROM trace AS t WHERE t.process_id = p.process_id
                 AND t.status NOT IN ('rejected', 'arriving'))"""
 
+CLOCK_NOTES = "SELECT note FROM clock_note WHERE job = ? AND attempt = ?"
+
 RANKS = "SELECT rank, host FROM process WHERE job = ? AND attempt = ? ORDER BY rank ASC NULLS LAST"
 
 
@@ -73,7 +75,7 @@ class Receipt:
     def sentence(self) -> str:
         """One line for the end of a report, in the words of the view coverage."""
         of = f" of {self.ranks_expected}" if self.ranks_expected else ""
-        missing = f" (missing: {_ranges(self.ranks_missing)})" if self.ranks_missing else ""
+        missing = f" (missing: {ranges(self.ranks_missing)})" if self.ranks_missing else ""
         parts = [
             f"{len(self.ranks_seen)}{of} ranks{missing}",
             f"{self.matched:,} of {self.graph_events:,} graph kernels matched",
@@ -112,7 +114,10 @@ def receipt(ask: Ask, job: str, attempt: int) -> Receipt:
         outside_steps=ask(OUTSIDE, [job, attempt]).to_pylist()[0]["events"],
         encodings=tuple(sorted({row["encoding"] for row in usable})),
         clock_error_ns=about[0]["clock_error_ns"] if about else None,
-        notes=tuple(f"rank {row['rank']}: {row['note']}" for row in rows if row["note"]),
+        notes=(
+            *(str(row["note"]) for row in ask(CLOCK_NOTES, [job, attempt]).to_pylist()),
+            *(f"rank {row['rank']}: {row['note']}" for row in rows if row["note"]),
+        ),
     )
 
 
@@ -122,7 +127,7 @@ def latest_attempt(ask: Ask, job: str) -> int:
     return int(row["attempt"] or 0)
 
 
-def _ranges(ranks: tuple[int, ...]) -> str:
+def ranges(ranks: tuple[int, ...]) -> str:
     """(0, 1, 2, 5) as "0-2, 5"."""
     parts: list[tuple[int, int]] = []
     for rank in ranks:

@@ -21,8 +21,8 @@ NODES = """WITH kernel AS (
             PARTITION BY rank, trace_id, step, replay_id, region, phase, node_index
             ORDER BY start_ns ASC NULLS LAST) AS VARCHAR))) AS node
     FROM _gpu_work
-    WHERE job = ? AND attempt = ? AND NOT communication AND step IS NOT NULL AND duration_ns IS NOT NULL
-        AND concat(region, '|', phase) IN ({regions})
+    WHERE job = ? AND attempt = ? AND NOT communication AND step BETWEEN ? AND ? AND duration_ns IS NOT NULL
+        AND rank IN ({ranks}) AND concat(region, '|', phase) IN ({regions})
 ),
 steps AS (
     SELECT rank, region, phase, count(DISTINCT step) AS steps
@@ -85,12 +85,25 @@ class NodeMedians:
 
 
 def node_medians(
-    ask: Ask, job: str, attempt: int, regions: Collection[tuple[str, str]]
+    ask: Ask,
+    job: str,
+    attempt: int,
+    regions: Collection[tuple[str, str]],
+    ranks: Collection[int],
+    steps: tuple[int, int],
 ) -> dict[tuple[int, str, str], NodeMedians]:
-    """By (rank, region, phase), for the given (region, phase) pairs on all ranks."""
+    """By (rank, region, phase), for the given (region, phase) pairs on the given ranks, from the first to the last step."""
     if not regions:
         return {}
-    keys = [f"{region}|{phase}" for region, phase in regions]
-    query = NODES.format(regions=", ".join("?" * len(keys)), held_up=HELD_UP_RATIO)
-    rows = [NodeMedians(**row) for row in ask(query, [job, attempt, *keys]).to_pylist()]
+    query, parameters = node_query(job, attempt, regions, ranks, steps)
+    rows = [NodeMedians(**row) for row in ask(query, parameters).to_pylist()]
     return {(row.rank, row.region, row.phase): row for row in rows}
+
+
+def node_query(
+    job: str, attempt: int, regions: Collection[tuple[str, str]], ranks: Collection[int], steps: tuple[int, int]
+) -> tuple[str, list[object]]:
+    """The SQL and its parameters."""
+    keys = [f"{region}|{phase}" for region, phase in regions]
+    marks = {"regions": ", ".join("?" * len(keys)), "ranks": ", ".join("?" * len(ranks))}
+    return NODES.format(**marks, held_up=HELD_UP_RATIO), [job, attempt, *steps, *ranks, *keys]

@@ -20,7 +20,7 @@ import duckdb
 from annotq.agent.errors import AnnotqError
 from annotq.collector.views import create_statements, load_views, views_hash
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 # With the optimizer the join of events with annotations is 7x slower and takes 8x the memory (DuckDB 2.0.1).
 DISABLED_OPTIMIZERS = "partial_aggregate_pushdown"

@@ -14,6 +14,7 @@ from importlib.resources import files
 # Creation order: a view may use those before it.
 ORDER = (
     "_traces",
+    "_events",
     "_gpu_work",
     "_host_work",
     "kernels",
@@ -22,16 +23,24 @@ ORDER = (
     "regions",
     "host_regions",
     "replays",
+    "_collective_names",
+    "_collective_families",
     "_collective_calls",
     "_collective_waits",
     "collectives",
     "steps",
+    "_step_bounds",
+    "_step_segments",
+    "step_parts",
     "coverage",
     "graphs",
     "ranks",
     "jobs",
     "agents",
     "_region_steps",
+    "_region_codes",
+    "_eager_codes",
+    "_region_work",
 )
 
 

@@ -2,46 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
-from annotq.collector.evidence import Ask
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-WAITS = """SELECT name, region, phase, group_name, group_ranks, group_first_rank, rank,
-    count(*) AS collectives,
-    count(*) FILTER (WHERE method IS NOT NULL) AS judged,
-    count(*) FILTER (WHERE last_rank = rank AND method IS NOT NULL) AS last,
-    count(*) FILTER (WHERE disjoint) AS disjoint,
-    median(CASE method WHEN 'clock' THEN wait_clock_ns WHEN 'duration' THEN wait_duration_ns END) AS wait_ns,
-    median(CASE method WHEN 'clock' THEN transfer_clock_ns WHEN 'duration' THEN transfer_duration_ns END) AS transfer_ns,
-    median(CASE WHEN method IS NOT NULL THEN wait_clock_ns END) AS wait_clock_ns,
-    median(CASE WHEN method IS NOT NULL THEN transfer_clock_ns END) AS transfer_clock_ns,
-    median(CASE WHEN method IS NOT NULL THEN wait_duration_ns END) AS wait_duration_ns,
-    median(CASE WHEN method IS NOT NULL THEN transfer_duration_ns END) AS transfer_duration_ns
-FROM _collective_waits
-WHERE job = ? AND attempt = ?
-GROUP BY name, region, phase, group_name, group_ranks, group_first_rank, rank
-ORDER BY name ASC NULLS LAST, region ASC NULLS LAST, phase ASC NULLS LAST, group_name ASC NULLS LAST,
-    group_first_rank ASC NULLS LAST, group_ranks ASC NULLS LAST, rank ASC NULLS LAST"""
+from annotq.collector.work import Ask
 
-CAUSED = """WITH per_step AS (
-    SELECT step, last_rank,
-        sum(CASE method WHEN 'clock' THEN wait_clock_ns ELSE wait_duration_ns END)
-            / count(DISTINCT CASE WHEN rank <> last_rank THEN rank END) AS wait_ns
-    FROM _collective_waits
-    WHERE job = ? AND attempt = ? AND method IS NOT NULL AND step IS NOT NULL
-    GROUP BY step, last_rank
+# One pass over all collectives, the most expensive question of a report. Regions that differ in their numbers only
+# (layers.0.attn, layers.1.attn) are one kind; the name stays as it is where there is one such region.
+COLLECTIVE_STEPS = """WITH folded AS (
+    SELECT family, call, coalesce(regexp_replace(region, '[0-9]+', '*', 'g'), '') AS pattern, region, phase, group_name,
+        group_ranks, first_rank, synchronizing
+    FROM _collective_families
+    WHERE job = ? AND attempt = ?
+),
+kinds AS (
+    SELECT call, pattern, phase, group_name, group_ranks, first_rank, synchronizing,
+        CASE WHEN count(DISTINCT region) = 1 THEN min(region) WHEN pattern <> '' THEN pattern END AS region,
+        row_number() OVER (ORDER BY call ASC NULLS LAST, pattern ASC NULLS LAST, phase ASC NULLS LAST,
+            group_name ASC NULLS LAST, first_rank ASC NULLS LAST, group_ranks ASC NULLS LAST, synchronizing DESC) AS kind
+    FROM folded
+    GROUP BY call, pattern, phase, group_name, group_ranks, first_rank, synchronizing
+),
+numbered AS (
+    SELECT f.family, k.kind
+    FROM folded AS f
+    JOIN kinds AS k
+        ON k.call = f.call AND k.pattern = f.pattern AND k.phase IS NOT DISTINCT FROM f.phase
+        AND k.group_name IS NOT DISTINCT FROM f.group_name AND k.group_ranks IS NOT DISTINCT FROM f.group_ranks
+        AND k.synchronizing = f.synchronizing
+),
+summed AS (
+    SELECT n.kind, w.rank, w.step,
+        count(*) AS collectives,
+        count(w.method) AS judged,
+        count(*) FILTER (WHERE w.last_rank = w.rank AND w.method IS NOT NULL) AS last,
+        count(*) FILTER (WHERE w.disjoint) AS disjoint,
+        count(*) FILTER (WHERE w.not_judged = 'rank missing') AS rank_missing,
+        count(*) FILTER (WHERE w.not_judged = 'replay cut by the window') AS replay_cut,
+        sum(CASE w.method WHEN 'clock' THEN w.wait_clock_ns WHEN 'duration' THEN w.wait_duration_ns END) AS wait_ns,
+        sum(CASE w.method WHEN 'clock' THEN w.transfer_clock_ns WHEN 'duration' THEN w.transfer_duration_ns END)
+            AS transfer_ns,
+        sum(CASE WHEN w.method IS NOT NULL THEN w.wait_duration_ns END) AS wait_duration_ns,
+        sum(CASE WHEN w.method IS NOT NULL THEN w.transfer_duration_ns END) AS transfer_duration_ns,
+        sum(abs(w.disagreement_ns)) AS disagreement_ns,
+        sum(w.caused_ns) AS caused_ns
+    FROM _collective_waits AS w
+    JOIN numbered AS n ON n.family = w.family
+    WHERE w.job = ? AND w.attempt = ?
+    GROUP BY n.kind, w.rank, w.step
 )
-SELECT last_rank AS rank, count(*) AS steps, median(wait_ns) AS wait_ns
-FROM per_step
-GROUP BY last_rank
-ORDER BY last_rank ASC NULLS LAST"""
+SELECT s.*, k.call AS name, k.region, k.phase, k.group_name, k.group_ranks, k.first_rank AS group_first_rank,
+    k.synchronizing
+FROM summed AS s
+JOIN kinds AS k ON k.kind = s.kind
+ORDER BY s.kind ASC NULLS LAST, s.rank ASC NULLS LAST, s.step ASC NULLS LAST"""
+
+# name, region, phase, group_name, group_ranks, group_first_rank
+Kind = tuple[str, str | None, str | None, str | None, str | None, int]
+Sums = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class RankWait:
-    """One rank at one kind of collective: medians in ns over the judged instances, None when none could be judged.
+    """One rank at one kind of collective. Times in ns: per step the mean of the judged ones, then the median over the steps;
+    None when none could be judged.
 
-    wait_ns and transfer_ns are what the view `collectives` shows; the other four are the two formulas behind them.
+    wait_ns and transfer_ns are what the view `collectives` shows, wait_duration_ns and transfer_duration_ns the formula by
+    duration behind them. disagreement_ns: how far the waits by clock and by duration are apart, None where the clock error
+    is not known. synchronizing: whether the kind makes every rank wait at all. Of those not judged, rank_missing lack a
+    rank (it sent no trace, or its window ends earlier), replay_cut lie in a replay that the window of a rank holds in part.
     """
 
     name: str
@@ -51,19 +85,21 @@ class RankWait:
     group_ranks: str | None
     group_first_rank: int
     rank: int
+    synchronizing: bool
     collectives: int
     judged: int
     last: int
     disjoint: int
+    rank_missing: int
+    replay_cut: int
     wait_ns: float | None
     transfer_ns: float | None
-    wait_clock_ns: float | None
-    transfer_clock_ns: float | None
     wait_duration_ns: float | None
     transfer_duration_ns: float | None
+    disagreement_ns: float | None
 
     @property
-    def kind(self) -> tuple[str | int | None, ...]:
+    def kind(self) -> Kind:
         """What the rows of the same collectives on other ranks have in common."""
         return self.name, self.region, self.phase, self.group_name, self.group_ranks, self.group_first_rank
 
@@ -80,19 +116,121 @@ class RankWait:
 
 @dataclass(frozen=True)
 class CausedWait:
-    """How long the others waited for a rank: per step in which it was last, mean over the waiting ranks, then median."""
+    """How long the others waited for a rank: per step in which it was last, the mean over the waiting ranks, added up over
+    the step's collectives; then the median over those steps."""
 
     rank: int
     steps: int
     wait_ns: float
 
 
-def rank_waits(ask: Ask, job: str, attempt: int) -> list[RankWait]:
-    """One row per (kind of collective, rank)."""
-    return [RankWait(**row) for row in ask(WAITS, [job, attempt]).to_pylist()]
+@dataclass(frozen=True)
+class CollectiveSteps:
+    """The collectives of a job attempt, summed by (kind, rank, step); rows are sorted so. Empty without any."""
+
+    table: pa.Table
+
+    def rank_waits(self) -> list[RankWait]:
+        """One row per (kind of collective, rank)."""
+        return [self._rank_wait(rows) for rows in self._by_kind_and_rank]
+
+    def caused_waits(self) -> dict[int, CausedWait]:
+        """By rank; a rank that was never last is missing, and so is what happened outside of steps."""
+        caused, rank, step = self._floats("caused_ns"), self._floats("rank"), self._floats("step")
+        known = ~np.isnan(caused) & ~np.isnan(step)
+        keys, place = np.unique(np.stack([rank[known], step[known]]), axis=1, return_inverse=True)
+        sums = np.bincount(place.ravel(), weights=caused[known], minlength=keys.shape[1])
+        found = {}
+        for number in np.unique(keys[0]):
+            own = sums[keys[0] == number]
+            found[int(number)] = CausedWait(int(number), len(own), float(np.median(own)))
+        return found
+
+    def transfers(self) -> dict[Kind, dict[int, float]]:
+        """By kind (as RankWait.kind), the transfers of each step, by duration, added up; in ns."""
+        sums, step, rank = self._floats("transfer_duration_ns"), self._floats("step"), self._floats("rank")
+        found: dict[Kind, dict[int, float]] = {}
+        first = rank == self._floats("group_first_rank")  # a transfer is the same on every rank of its collective
+        kind = self._floats("kind")
+        for row in np.flatnonzero(first & ~np.isnan(sums) & ~np.isnan(step)).tolist():
+            found.setdefault(self._kinds[int(kind[row])], {})[int(step[row])] = float(sums[row])
+        return found
+
+    @cached_property
+    def _by_kind_and_rank(self) -> list[NDArray[np.intp]]:
+        if self.table.num_rows == 0:
+            return []
+        keys = np.stack([self._floats("kind"), self._floats("rank")])
+        edges = np.flatnonzero((np.diff(keys, axis=1) != 0).any(axis=0)) + 1
+        return np.split(np.arange(self.table.num_rows), edges)
+
+    @cached_property
+    def _cache(self) -> dict[str, Sums]:
+        return {}
+
+    def _floats(self, name: str) -> Sums:
+        """A column of numbers, NULL as NaN."""
+        if name not in self._cache:
+            values = self.table.column(name).cast(pa.float64())
+            self._cache[name] = values.to_numpy(zero_copy_only=False).astype(np.float64)
+        return self._cache[name]
+
+    @cached_property
+    def _kinds(self) -> dict[int, Kind]:
+        """What each number in the column kind stands for; looked up once each, the names are long."""
+        numbers, rows = np.unique(self._floats("kind"), return_index=True)
+        columns = ("name", "region", "phase", "group_name", "group_ranks", "group_first_rank")
+        few = self.table.select(columns).take(rows).to_pylist()
+        return {
+            int(number): (
+                row["name"],
+                row["region"],
+                row["phase"],
+                row["group_name"],
+                row["group_ranks"],
+                row["group_first_rank"],
+            )
+            for number, row in zip(numbers, few, strict=True)
+        }
+
+    def _rank_wait(self, rows: NDArray[np.intp]) -> RankWait:
+        first = int(rows[0])
+        judged = self._floats("judged")[rows]
+
+        def usual(name: str) -> float | None:
+            sums = self._floats(name)[rows]
+            known = ~np.isnan(sums) & (judged > 0)
+            return float(np.median(sums[known] / judged[known])) if known.any() else None
+
+        def count(name: str) -> int:
+            return int(self._floats(name)[rows].sum())
+
+        return RankWait(
+            *self._kinds[int(self._floats("kind")[first])],
+            rank=int(self._floats("rank")[first]),
+            synchronizing=bool(self.table.column("synchronizing")[first].as_py()),
+            collectives=count("collectives"),
+            judged=count("judged"),
+            last=count("last"),
+            disjoint=count("disjoint"),
+            rank_missing=count("rank_missing"),
+            replay_cut=count("replay_cut"),
+            wait_ns=usual("wait_ns"),
+            transfer_ns=usual("transfer_ns"),
+            wait_duration_ns=usual("wait_duration_ns"),
+            transfer_duration_ns=usual("transfer_duration_ns"),
+            disagreement_ns=usual("disagreement_ns"),
+        )
 
 
-def caused_waits(ask: Ask, job: str, attempt: int) -> dict[int, CausedWait]:
-    """By rank; a rank that was never last is missing."""
-    rows = ask(CAUSED, [job, attempt]).to_pylist()
-    return {row["rank"]: CausedWait(row["rank"], row["steps"], float(row["wait_ns"] or 0)) for row in rows}
+def collective_steps(ask: Ask, job: str, attempt: int) -> CollectiveSteps:
+    """Ask for the collectives of one job attempt."""
+    return CollectiveSteps(ask(COLLECTIVE_STEPS, [job, attempt, job, attempt]))
+
+
+def group_members(waits: Iterable[RankWait]) -> dict[tuple[object, ...], tuple[int, ...]]:
+    """By (group_name, group_ranks, group_first_rank), the ranks that take part in the group's collectives, sorted."""
+    found: dict[tuple[object, ...], set[int]] = {}
+    for row in waits:
+        found.setdefault((row.group_name, row.group_ranks, row.group_first_rank), set()).add(row.rank)
+    return {group: tuple(sorted(ranks)) for group, ranks in found.items()}

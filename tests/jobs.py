@@ -12,6 +12,7 @@ from traces import Event, graph_launch, kernel, step, write_trace
 
 from annotq.agent.intake import Outcome, take_in
 from annotq.agent.sources import find_sources
+from annotq.collector.collective_alignment import align_hosts
 from annotq.collector.load import Loader
 from annotq.collector.query import Door
 from annotq.collector.rows import Target
@@ -26,7 +27,9 @@ def load(store: Path, *paths: Path, job: str | None = None, attempt: int = 0, ra
     """Take in files or folders as `annotq ingest` does."""
     with Store(store) as opened:
         sources = find_sources(paths)
-        return list(take_in(sources, lambda folder: Loader(opened, Target(job or folder, attempt)), rank))
+        outcomes = list(take_in(sources, lambda folder: Loader(opened, Target(job or folder, attempt)), rank))
+        align_hosts(opened.connection)
+        return outcomes
 
 
 def rows(store: Path, sql: str, *parameters: object) -> list[tuple[Any, ...]]:

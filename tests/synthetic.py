@@ -27,13 +27,14 @@ Node = tuple[str, str]  # region, phase
 class Job:
     """What ran. durations_ns, shape (ranks, steps, nodes): 0 where the kernel did not run. delays_ns, shape
     (ranks, steps): how late the graph starts in a step. The nodes of a step run one after the other, with `reduces` the
-    last one is an all_reduce.
+    last one is an all_reduce, before which a rank does nothing for idles_ns[rank].
     """
 
     nodes: tuple[Node, ...]
     durations_ns: NDArray[np.int64]
     delays_ns: NDArray[np.int64]
     reduces: bool = False
+    idles_ns: tuple[int, ...] = ()
 
     def but(self, duration_ns: int, *places: tuple[Any, ...]) -> Job:
         """A copy in which durations_ns[place] is another one; a place is what indexes an array, as np.s_ writes it."""
@@ -51,15 +52,22 @@ class Job:
     def nodes_of(self, region: str) -> list[int]:
         return [index for index, node in enumerate(self.nodes) if node[0] == region]
 
-    def with_all_reduce(self, region: str = "grads.all_reduce", transfer_ns: int = 300_000) -> Job:
-        """A copy that ends every step with an all_reduce: whoever arrives early waits in it for the last rank."""
-        arrive = self.delays_ns + self.durations_ns.sum(axis=2)
+    def with_all_reduce(
+        self, region: str = "grads.all_reduce", transfer_ns: int = 300_000, idle_ns: Mapping[int, int] | None = None
+    ) -> Job:
+        """A copy that ends every step with an all_reduce: whoever arrives early waits in it for the last rank.
+
+        idle_ns: by rank, how long it does nothing before the all_reduce.
+        """
+        idles = tuple((idle_ns or {}).get(rank, 0) for rank in range(len(self.durations_ns)))
+        arrive = self.delays_ns + self.durations_ns.sum(axis=2) + np.array(idles)[:, None]
         duration = arrive.max(axis=0, keepdims=True) + transfer_ns - arrive
         return replace(
             self,
             nodes=(*self.nodes, (region, "backward")),
             durations_ns=np.concatenate([self.durations_ns, duration[:, :, None]], axis=2),
             reduces=True,
+            idles_ns=idles,
         )
 
 
@@ -131,6 +139,8 @@ def _insert(store: Store, name: str, first_id: int, job: Job, clock_error_ns: in
 def _events(job: Job) -> pa.Table:
     rank, step, node = np.nonzero(job.durations_ns)
     ends = np.cumsum(job.durations_ns, axis=2) + job.delays_ns[:, :, None] + BEGIN_NS
+    if job.idles_ns:
+        ends[:, :, -1] += np.array(job.idles_ns)[:, None]
     durations = job.durations_ns[rank, step, node]
     return pa.table(
         {

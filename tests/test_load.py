@@ -17,7 +17,7 @@ from jobs import DATA, load, replayed_step, rows, write_annotations, write_job
 from traces import BASE_NS, kernel, launch, write_trace
 
 from annotq.agent.errors import AnnotqError
-from annotq.collector.store import Store
+from annotq.collector.store import SCHEMA_VERSION, Store
 
 COUNTS = """SELECT (SELECT count(*) FROM gpu_event), (SELECT count(*) FROM host_span), (SELECT count(*) FROM annotation),
             (SELECT count(*) FROM trace), (SELECT count(*) FROM process), (SELECT count(*) FROM source_file)"""
@@ -164,7 +164,9 @@ def test_a_newer_store_is_refused_with_both_versions(tmp_path: Path) -> None:
     path = tmp_path / "store.duckdb"
     with Store(path) as store:
         store.connection.execute("UPDATE store_version SET schema_version = 99, created_by = '9.0'")
-    with pytest.raises(AnnotqError, match=r"store schema 99, written by annotq 9\.0; this annotq knows schema 3"):
+    with pytest.raises(
+        AnnotqError, match=rf"store schema 99, written by annotq 9\.0; this annotq knows schema {SCHEMA_VERSION}"
+    ):
         Store(path)
 
 
@@ -177,7 +179,7 @@ def test_a_store_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> No
             connection.execute("INSERT INTO process (process_id, job, attempt, rank) VALUES (1, 'old', 0, 3)")
     Store(tmp_path / "written.duckdb").close()
     for path in (tmp_path / "written.duckdb", tmp_path / "read.duckdb"):
-        assert rows(path, "SELECT schema_version FROM store_version") == [(3,)]
+        assert rows(path, "SELECT schema_version FROM store_version") == [(SCHEMA_VERSION,)]
         assert rows(path, "SELECT job, rank, process_key FROM process") == [("old", 3, None)]
 
 

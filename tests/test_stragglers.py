@@ -12,11 +12,11 @@ from synthetic import Job, store_of, synthetic_job
 from traces import write_trace
 
 from annotq.cli.straggler_text import straggler_text
-from annotq.collector.evidence import region_evidence
 from annotq.collector.explain import explain_absence
 from annotq.collector.query import Door, Limits
+from annotq.collector.report import Report
 from annotq.collector.report_json import report_json
-from annotq.collector.stragglers import Report, straggler_report
+from annotq.collector.stragglers import straggler_report
 
 
 def reports(path: Path, *jobs: Job, clock_error_ns: int = 0) -> list[Report]:
@@ -71,11 +71,11 @@ def test_the_interval_holds_the_true_ratio_as_often_as_it_says(tmp_path: Path, r
     times[1] *= 1.3
     truth = float(np.median(times[1] / np.median(times, axis=0)))
     job = synthetic_job(2, ranks, 20, 200, slow={(1, f"layers.{layer}.mlp"): 1.3 for layer in range(200)})
-    with Door(store_of(tmp_path / "store.duckdb", job), Limits(rows=1_000_000)) as door:
-        found = [row for row in region_evidence(ask_of(door), "job0", 0) if row.rank == 1]
+    (report,) = reports(tmp_path, job)
+    found = [row for row in report.evidence if row.rank == 1]
     covered = np.mean([row.ratio_low <= truth <= row.ratio_high for row in found if row.ratio_low and row.ratio_high])
     assert len(found) == 400
-    assert 0.93 <= covered <= 0.99
+    assert 0.92 <= covered <= 0.98
 
 
 def test_of_two_ranks_the_ratio_is_to_their_mean_and_the_sentence_says_so(tmp_path: Path) -> None:
@@ -89,16 +89,23 @@ def test_of_two_ranks_the_ratio_is_to_their_mean_and_the_sentence_says_so(tmp_pa
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        (synthetic_job(1, 4, 5, slow={(1, "layers.0.mlp"): 4}), "5 common steps are too few to judge, at least 6"),
+        (synthetic_job(1, 4, 2, slow={(1, "layers.0.mlp"): 4}), "2 common steps are too few to judge, at least 3"),
         (synthetic_job(1, 1, 20), "only rank 0 has data"),
-        # With 2 ranks and 6 steps, being slowest in all of them has a chance of 1 in 64.
-        (synthetic_job(1, 2, 6, slow={(1, "layers.0.mlp"): 4}), "in all 6 steps, but that can be chance"),
+        # Three steps of two ranks and one region: six numbers that cannot tell 30 % from chance.
+        (synthetic_job(1, 2, 3, ["mlp"], slow={(1, "mlp"): 1.3}), "steps would show one of 1.25"),
     ],
 )
 def test_too_little_data_is_inconclusive_and_says_what_is_missing(tmp_path: Path, job: Job, reason: str) -> None:
     (report,) = reports(tmp_path, job)
     assert (report.verdict, report.findings) == ("inconclusive", ())
     assert reason in explain_absence(report)
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(4, 3), (2, 6)])
+def test_few_steps_are_enough_for_a_large_effect_among_many_regions(tmp_path: Path, ranks: int, steps: int) -> None:
+    # What the noise is like is known from all ranks and regions together.
+    (report,) = reports(tmp_path, synthetic_job(1, ranks, steps, slow={(1, "layers.0.mlp"): 4}))
+    assert blamed(report) == {(1, "layers.0.mlp")}
 
 
 def test_ranks_without_a_region_in_common_cannot_be_compared(tmp_path: Path) -> None:
@@ -128,11 +135,10 @@ def test_a_rank_whose_window_hardly_overlaps_is_left_out_and_named(tmp_path: Pat
     assert "Not judged, too few steps in common with the others: rank 3" in explain_absence(report)
 
 
-def test_a_rank_that_always_starts_late_is_not_called_fine(tmp_path: Path) -> None:
-    # Its regions cost what they cost elsewhere; the others wait 1 ms for it in every all_reduce.
-    job = synthetic_job(1, 4, 12)
-    spread = int(np.ptp(job.durations_ns.sum(axis=2), axis=0).max())
-    (report,) = reports(tmp_path, job.late(2, spread + 1_000_000).with_all_reduce())
+def test_a_rank_that_always_arrives_late_for_no_known_reason_is_not_called_fine(tmp_path: Path) -> None:
+    # It starts in time and its regions cost what they cost elsewhere, but it idles before the all_reduce.
+    job = synthetic_job(1, 4, 12).with_all_reduce(idle_ns={2: 9_000_000})
+    (report,) = reports(tmp_path, job)
     assert (report.verdict, report.findings) == ("inconclusive", ())
     assert "rank 2 is the last to arrive at 12 of 12 all_reduce in grads.all_reduce" in explain_absence(report)
 
@@ -157,7 +163,9 @@ def test_the_wait_for_a_slow_rank_is_reported_with_it_and_nobody_is_blamed_for_w
 def test_single_held_up_kernels_are_not_slow_code(tmp_path: Path) -> None:
     # 10 of 12 steps have one kernel of 40 ms, each of the four nodes in turn: no node's median moves.
     job = synthetic_job(1, 4, 12, ["mlp"] * 4)
-    (report,) = reports(tmp_path, job.but(40_000_000, *((1, step, step % 4) for step in range(10))))
+    (report,) = reports(
+        tmp_path, job.but(40_000_000, *((1, step, step % 4) for step in range(12) if step not in (3, 8)))
+    )
     assert (report.verdict, report.findings) == ("none", ())
     (row,) = report.held_up
     assert (row.evidence.rank, row.evidence.phase) == (1, "forward")

@@ -16,7 +16,8 @@ PROMISED = {
     "graph_id node_index region region_path phase attributes",
     "region_instances": "job attempt rank step replay_id region phase start_ns end_ns busy_ns union_ns kernels",
     "regions": "job rank region phase instances kernels median_ns p95_ns p99_ns total_ns ratio",
-    "collectives": "job collective_id rank region name group_name arrive_ns end_ns duration_ns wait_ns transfer_ns last_rank",
+    "collectives": "job collective_id rank region name group_name arrive_ns end_ns duration_ns wait_ns transfer_ns last_rank "
+    "own_ns own_excess_ns disagreement_ns not_judged",
     "coverage": "job rank trace_id gpu_events graph_events matched unannotated orphan annotated_nodes encoding status "
     "clock_error_ns note",
 }
@@ -30,6 +31,7 @@ def test_the_public_views_are_those_of_the_design() -> None:
         "region_instances",
         "replays",
         "steps",
+        "step_parts",
         "collectives",
         "ranks",
         "jobs",

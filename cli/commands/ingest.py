@@ -52,6 +52,7 @@ def ingest(
     with reading(sources, rank) as reader, file_progress(sources, quiet) as progress:
         # Imported here: the readers are at work meanwhile.
         from annotq.agent.intake import take_in
+        from annotq.collector.collective_alignment import align_hosts
         from annotq.collector.load import Loader
         from annotq.collector.rows import Target
         from annotq.collector.store import Store
@@ -75,6 +76,7 @@ def ingest(
             for outcome in outcomes:
                 progress.finish(outcome.source)
                 tally.add(outcome, quiet)
+            align_hosts(store.connection)
     if not quiet:
         note(tally.sentence(path))
     jobs = sorted({job or source.job for source in sources})

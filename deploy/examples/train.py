@@ -23,8 +23,11 @@ device = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu"
 width, batch = (1024, 512) if gpus else (128, 64)
 repeats = 4 if rank == options.slow_rank else 1
 torch.set_num_threads(1)
-if ranks > 1:  # NCCL wants a GPU for each rank
-    dist.init_process_group("nccl" if gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) else "gloo")
+if ranks > 1:  # NCCL wants a GPU for each rank, unless told otherwise
+    shared = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
+    dist.init_process_group(
+        "nccl" if gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) or gpus and shared else "gloo"
+    )
 annotq.agent.start()
 
 torch.set_default_device(device)

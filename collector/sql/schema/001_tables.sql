@@ -174,7 +174,7 @@ CREATE TABLE clock (
     drift_ppb BIGINT NOT NULL,   -- added per second since reference_ns
     reference_ns BIGINT NOT NULL,
     error_ns BIGINT,             -- NULL: not known, cross-host differences of times mean nothing
-    method VARCHAR NOT NULL      -- same_host, none
+    method VARCHAR NOT NULL      -- same_host, collectives, none
 );
 
 CREATE TABLE batch_log (

@@ -1,30 +1,101 @@
 -- _collective_calls: One row per communication kernel of a rank, with what tells which calls of other ranks belong to it.
 --
--- How to read it: calls with the same (job, attempt, group_name, group_ranks, name, region, phase, step, in_graph,
--- ordinal) are one collective. The ordinal counts the rank's calls of that kind in the step, in node order inside a
--- graph and in time order outside; a sequence number of the group replaces it where the trace has one. Ordinals mean
--- the same call on two ranks only when both made as many calls (calls_in_step). A call whose group is unknown cannot be
--- paired at all. order_known: the trace itself numbers the call or its step; a replay's ordinal depends on the window.
-WITH named AS (
+-- How to read it: calls with the same (job, attempt, family, step, replay, ordinal) are one collective. Inside a graph,
+-- replay counts the rank's replays of the graph in the step and ordinal is the place of the node among the nodes of the
+-- family, so that a replay cut by the window does not shift the calls it still has; graphs of one fingerprint count as one,
+-- since a graph that is instantiated again keeps its nodes. Outside, and where the trace has no node ids, replay is NULL and
+-- ordinal is the sequence number of the group, or, without one, the number of the call in the step in time order. (The
+-- sequence number of a graph node was taken at its capture and is the same in every replay.) None of this needs a clock.
+-- Ordinals mean the same call on two ranks only when both made as many calls (calls: nodes of the family, or calls in the
+-- step, NULL with a sequence number; replays_in_step). whole is false in a replay that lacks calls which other replays of
+-- its graph have. order_known: the trace itself numbers the call or its step; a replay's number depends on the window.
+-- own_ns: time from the end of the rank's previous collective in the trace to this start, 0 when that one had not ended
+-- yet, NULL for the first.
+WITH names AS (
+    SELECT n.*, f.family
+    FROM _collective_names AS n
+    JOIN _collective_families AS f
+        ON f.job = n.job AND f.attempt = n.attempt AND f.call = n.call AND f.in_graph = n.in_graph AND f.uneven = n.uneven
+        AND f.group_name IS NOT DISTINCT FROM n.group_name AND f.group_ranks IS NOT DISTINCT FROM n.group_ranks
+        AND f.region IS NOT DISTINCT FROM n.region AND f.phase IS NOT DISTINCT FROM n.phase
+),
+classes AS (
     SELECT
-        w.*,
-        CASE
-            WHEN w.collective IN ('allreduce', 'all_reduce', 'allreduce_coalesced') THEN 'all_reduce'
-            WHEN w.collective LIKE '%reduce_scatter%' THEN 'reduce_scatter'
-            WHEN w.collective LIKE '%allgather%' OR w.collective LIKE '%all_gather%' THEN 'all_gather'
-            WHEN w.collective LIKE '%all_to_all%' OR w.collective LIKE '%alltoall%' THEN 'all_to_all'
-            WHEN w.collective LIKE '%broadcast%' THEN 'broadcast'
-            WHEN w.collective IS NOT NULL THEN w.collective
-            WHEN w.name LIKE '%AllReduce%' OR w.name LIKE '%all_reduce%' THEN 'all_reduce'
-            WHEN w.name LIKE '%ReduceScatter%' OR w.name LIKE '%reduce_scatter%' THEN 'reduce_scatter'
-            WHEN w.name LIKE '%AllGather%' OR w.name LIKE '%all_gather%' THEN 'all_gather'
-            WHEN w.name LIKE '%Broadcast%' THEN 'broadcast'
-            WHEN w.name LIKE '%SendRecv%' THEN 'send_recv'
-            WHEN w.name LIKE '%Reduce%' THEN 'reduce'
-            ELSE 'other'
-        END AS call
-    FROM _gpu_work AS w
-    WHERE w.communication
+        process_id, graph_id,
+        min(graph_id) OVER (PARTITION BY process_id, coalesce(fingerprint, CAST(graph_id AS VARCHAR))) AS class
+    FROM graph
+),
+nodes AS (
+    SELECT
+        job, attempt, process_id, family, class, node_index,
+        row_number() OVER (
+            PARTITION BY job, attempt, process_id, family ORDER BY class ASC NULLS LAST, node_index ASC NULLS LAST
+        ) - 1 AS place,
+        count(*) OVER (PARTITION BY job, attempt, process_id, family) AS nodes,
+        count(*) OVER (PARTITION BY job, attempt, process_id, class) AS nodes_of_graph
+    FROM (
+        SELECT DISTINCT n.job, n.attempt, n.process_id, n.family, coalesce(c.class, n.graph_id) AS class, n.node_index
+        FROM names AS n
+        LEFT JOIN classes AS c ON c.process_id = n.process_id AND c.graph_id = n.graph_id
+        WHERE n.node_index IS NOT NULL
+    ) AS seen
+),
+replayed AS (
+    SELECT e.job, e.attempt, e.process_id, e.rank, e.trace_id, e.step, e.replay_id, e.node_index, e.start_ns, e.duration_ns,
+        coalesce(c.class, e.graph_id) AS class
+    FROM _events AS e
+    LEFT JOIN classes AS c ON c.process_id = e.process_id AND c.graph_id = e.graph_id
+    WHERE e.communication AND e.replay_id IS NOT NULL AND e.node_index IS NOT NULL
+),
+replays AS (
+    SELECT
+        job, attempt, trace_id, step, replay_id, calls,
+        row_number() OVER (
+            PARTITION BY job, attempt, process_id, step, class ORDER BY trace_id ASC NULLS LAST, replay_id ASC NULLS LAST
+        ) - 1 AS replay,
+        count(*) OVER (PARTITION BY job, attempt, process_id, step, class) AS replays_in_step
+    FROM (
+        SELECT job, attempt, process_id, trace_id, step, class, replay_id, count(*) AS calls
+        FROM replayed
+        GROUP BY job, attempt, process_id, trace_id, step, class, replay_id
+    ) AS seen
+),
+placed AS (
+    SELECT
+        c.job, c.attempt, c.rank, c.trace_id, c.step, n.family, r.replay, r.replays_in_step, n.nodes AS calls,
+        r.calls >= n.nodes_of_graph AS whole, n.place AS ordinal, FALSE AS numbered, c.start_ns, c.duration_ns
+    FROM replayed AS c
+    JOIN nodes AS n
+        ON n.job = c.job AND n.attempt = c.attempt AND n.process_id = c.process_id AND n.class = c.class
+        AND n.node_index = c.node_index
+    JOIN replays AS r
+        ON r.job = c.job AND r.attempt = c.attempt AND r.trace_id = c.trace_id AND r.replay_id = c.replay_id
+        AND r.step IS NOT DISTINCT FROM c.step
+    UNION ALL
+    SELECT
+        job, attempt, rank, trace_id, step, family, NULL AS replay, NULL AS replays_in_step,
+        CASE WHEN in_graph OR sequence IS NULL THEN count(*) OVER (PARTITION BY job, attempt, rank, family, step) END AS calls,
+        TRUE AS whole,
+        CASE WHEN NOT in_graph AND sequence IS NOT NULL THEN sequence
+             ELSE row_number() OVER (
+                 PARTITION BY job, attempt, rank, family, step
+                 ORDER BY start_ns ASC NULLS LAST, correlation_id ASC NULLS LAST
+             ) - 1 END AS ordinal,
+        NOT in_graph AND sequence IS NOT NULL AS numbered, start_ns, duration_ns
+    FROM names
+    WHERE node_index IS NULL
+),
+timed AS (
+    SELECT
+        p.*,
+        p.numbered OR (t.step_source = 'profiler' AND p.step IS NOT NULL) AS order_known,
+        max(p.start_ns + p.duration_ns) OVER (
+            PARTITION BY p.job, p.attempt, p.trace_id
+            ORDER BY p.start_ns ASC NULLS LAST, p.duration_ns ASC NULLS LAST
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS before_ns
+    FROM placed AS p
+    JOIN _traces AS t ON t.trace_id = p.trace_id
 )
 SELECT
     job,
@@ -32,27 +103,14 @@ SELECT
     rank,
     trace_id,
     step,
-    replay_id,
-    region,
-    phase,
-    call AS name,
-    group_name,
-    group_ranks,
-    in_graph,
-    call IN ('all_reduce', 'all_gather', 'reduce_scatter', 'barrier')
-        OR (call = 'all_to_all' AND coalesce(in_split, '[]') = '[]' AND coalesce(out_split, '[]') = '[]') AS synchronizing,
-    group_size,
-    group_name IS NOT NULL AS group_known,
-    sequence IS NOT NULL OR (step_source = 'profiler' AND step IS NOT NULL) AS order_known,
-    CASE WHEN sequence IS NULL THEN count(*) OVER (
-        PARTITION BY job, attempt, rank, group_name, group_ranks, call, region, phase, step, in_graph
-    ) END AS calls_in_step,
-    coalesce(sequence, row_number() OVER (
-        PARTITION BY job, attempt, rank, group_name, group_ranks, call, region, phase, step, in_graph
-        ORDER BY replay_id ASC NULLS LAST, node_index ASC NULLS LAST, start_ns ASC NULLS LAST
-    ) - 1) AS ordinal,
+    family,
+    CAST(replay AS BIGINT) AS replay,
+    ordinal,
+    CAST(replays_in_step AS BIGINT) AS replays_in_step,
+    calls,
+    whole,
+    order_known,
     start_ns,
     duration_ns,
-    host,
-    clock_error_ns
-FROM named
+    CASE WHEN before_ns IS NOT NULL THEN greatest(start_ns - before_ns, 0) END AS own_ns
+FROM timed

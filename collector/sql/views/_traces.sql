@@ -15,6 +15,7 @@ SELECT
     coalesce(c.offset_ns, 0) AS offset_ns,
     coalesce(c.drift_ppb, 0) AS drift_ppb,
     coalesce(c.reference_ns, 0) AS reference_ns,
+    c.method AS clock_method,
     c.error_ns AS clock_error_ns
 FROM trace AS t
 JOIN process AS p ON p.process_id = t.process_id

@@ -1,0 +1,293 @@
+"""What chance does to the ranks' times when nobody is slow, learnt from the job itself.
+
+Every rank is measured against its own level, and what remains, from all ranks, regions and steps together, is the noise:
+its size by region, its shape, tails included, and how much one step resembles the next. So few steps are enough when
+there are many ranks and regions, and no distribution is assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from annotq.collector.statistics import (
+    HUBER_LIMIT,
+    MAD_TO_SIGMA,
+    Floats,
+    medians,
+    medians_of_others,
+    variance_inflation,
+)
+
+# Healthy GPUs of one kind differ by about this much for good in a single region; measured where there are enough ranks.
+USUAL_DIFFERENCE = 0.01
+# However small it is measured, in its usual size.
+LEAST_DIFFERENCE = 0.6
+# Ranks from which the difference between ranks is measured, and from which the measurement alone counts.
+FEW_RANKS, MANY_RANKS = 4, 32
+# The scale is the root mean square of the residuals cut at this many of their median absolute deviations (as sigma), and
+# what that is for normal noise of scale 1.
+CUT, CUT_SCALE = 2.5, 0.977
+# Its variance relative to its square, times the number of values; and the same for the inflation, by simulation.
+ERROR_OF_SCALE, ERROR_OF_INFLATION, ERROR_OF_DEPENDENCE = 0.6, 0.35, 0.4
+# No sample is so small that a deviation of this many scales would be unheard of.
+LARGEST_EXPECTED = 4.0
+# More ranks, and more residuals, do not make the noise better known.
+ENOUGH_RANKS, ENOUGH_RESIDUALS = 128, 200_000
+# A timer's resolution: no noise is believed to be smaller.
+SMALLEST_SCALE = 0.002
+
+_LEVELS = np.concatenate([np.arange(0, 4, 0.1), np.arange(4, 15.1, 0.5)])
+_TILTS = np.geomspace(0.03, 6, 28)
+_EXTREMES, _QUANTILES = 32, 128
+# How far a healthy rank may lie from the others for good, in standard deviations, and how likely it is to lie there.
+_OFFSETS = np.arange(0, 7.1, 0.5)
+
+
+def _normal_mass(low: float, high: float) -> float:
+    return 0.5 * (math.erfc(low / math.sqrt(2)) - math.erfc(high / math.sqrt(2)))
+
+
+_OFFSET_MASS = np.array([_normal_mass(u - 0.25 if u else -math.inf, u + 0.25) for u in _OFFSETS])
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the noise is distributed. sample: sorted residuals in units of their scale, not empty. independent: how many of
+    them are independent."""
+
+    sample: Floats
+    independent: int
+
+    def exceeding(self, level: Floats) -> Floats:
+        """Share of the noise at or above a level.
+
+        Beyond all that was seen it falls from one in the independent values plus one as the tails of Student's t with two
+        degrees of freedom do, by the square of the level; the heaviest that times of kernels have shown.
+        """
+        above = len(self.sample) - np.searchsorted(self.sample, np.nan_to_num(level, nan=-np.inf))
+        largest = max(float(self.sample[-1]), LARGEST_EXPECTED)
+        unseen = np.minimum(1.0, largest / np.maximum(np.nan_to_num(level), largest)) ** 2 / (self.independent + 1)
+        share: Floats = np.maximum(above / len(self.sample), unseen)
+        return share
+
+    def reaching(self, level: Floats, steps: Floats) -> Floats:
+        """Chance that Huber's estimate over so many steps reaches a level: exp(-steps rate), sharpened by the factor
+        1 / (l s sqrt(2 pi steps)) of Bahadur & Ranga Rao (1960)."""
+        rates, tilts = self._table
+        rate, tilt = np.interp(level, _LEVELS, rates), np.interp(level, _LEVELS, tilts)
+        sharpened: Floats = np.exp(-steps * rate) / np.maximum(1.0, tilt * np.sqrt(2 * np.pi * steps))
+        return np.where(level > 0, sharpened, 1.0)
+
+    @cached_property
+    def _table(self) -> tuple[Floats, Floats]:
+        """By level, how fast the chance that Huber's estimate reaches it falls with each step (Chernoff), and l s.
+
+        The estimate exceeds t exactly when the sum of psi(noise - t) is positive, so the chance is at most
+        E[exp(l psi)] ** steps for every l > 0. One value that nobody has seen yet is allowed for above all others.
+        """
+        values, mass = _condensed(self.sample, self.independent)
+        psi = np.clip(values[None, :] - _LEVELS[:, None], -HUBER_LIMIT, HUBER_LIMIT)
+        tilted = np.exp(_TILTS[:, None, None] * psi) * mass
+        total = tilted.sum(axis=-1)
+        best = np.argmin(total, axis=0)
+        at = np.arange(len(_LEVELS))
+        rate = np.maximum(0.0, -np.log(total[best, at]))
+        spread = np.sqrt((tilted[best, at] * psi**2).sum(axis=-1) / total[best, at])
+        return np.maximum.accumulate(rate), _TILTS[best] * spread
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a window of steps.
+
+    scale: standard deviation by region, in the unit of the deviations (logarithms of ratios). inflation: by how much the
+    variance of a mean exceeds that of independent steps. freedom: degrees of freedom with which the two are known
+    together. between: standard deviation of what healthy ranks differ by for good. All but inflation have shape (regions,).
+    """
+
+    scale: Floats
+    inflation: float
+    freedom: Floats
+    between: Floats
+    shape: Shape
+
+    def chance(
+        self, region: NDArray[np.intp], location: Floats, lowest: Floats, steps: NDArray[np.int64], scale: Floats
+    ) -> Floats:
+        """Probability that a healthy rank shows such a location, or such a smallest deviation. All of one shape.
+
+        region: place of the series. location: Huber's estimate over the steps. lowest: the smallest deviation of any step.
+        scale: the rank's own noise where it is noisier than most. The better of the two tests, doubled: the first is strong
+        with many steps, the second with three to six. Both are averaged over what a healthy rank may differ by for good
+        (normal with standard deviation `between`).
+        """
+        count = np.maximum(steps / self.inflation, 1.0)
+        by_location, by_lowest = np.zeros_like(location), np.zeros_like(location)
+        per_step = self.freedom[region] / count
+        for offset, mass in zip(_OFFSETS, _OFFSET_MASS, strict=True):
+            shift = offset * self.between[region]
+            by_location += mass * self.shape.reaching(_level((location - shift) / scale, per_step), count)
+            by_lowest += mass * self.shape.exceeding(_level((lowest - shift) / scale, per_step)) ** count
+        found: Floats = np.minimum(1.0, 2 * np.minimum(by_location, by_lowest))
+        return found
+
+    def of_usual_series(self) -> Noise:
+        """The noise of one series as noisy as most."""
+        middle = [np.array([float(np.median(values))]) for values in (self.scale, self.freedom, self.between)]
+        return Noise(middle[0], self.inflation, middle[1], middle[2], self.shape)
+
+
+def _level(level: Floats, per_step: Floats) -> Floats:
+    """A level in units of the scale, made smaller as far as the scale may be larger than it seems.
+
+    As Student's t is turned into a normal value of about the same chance: z**2 = f log(1 + t**2 / f), t of all steps.
+    per_step: degrees of freedom per step.
+    """
+    smaller: Floats = np.sign(level) * np.sqrt(per_step * np.log1p(level**2 / per_step))
+    return smaller
+
+
+def _condensed(sample: Floats, independent: int) -> tuple[Floats, Floats]:
+    """The sample by a few hundred values and their mass: the extremes as they are, the rest by quantiles."""
+    unseen = 1 / (independent + 1)
+    if len(sample) > 2 * _EXTREMES + _QUANTILES:
+        middle = sample[_EXTREMES:-_EXTREMES]
+        places = ((np.arange(_QUANTILES) + 0.5) * len(middle) / _QUANTILES).astype(np.int64)
+        values = np.concatenate([sample[:_EXTREMES], middle[places], sample[-_EXTREMES:]])
+        mass = np.concatenate([np.ones(_EXTREMES), np.full(_QUANTILES, len(middle) / _QUANTILES), np.ones(_EXTREMES)])
+    else:
+        values, mass = sample, np.ones(len(sample))
+    values = np.append(values, np.inf)
+    return values, np.append(mass / mass.sum() * (1 - unseen), unseen)
+
+
+def learn_noise(deviations: Floats, usual_difference: float = USUAL_DIFFERENCE, shape: Shape | None = None) -> Noise:
+    """The noise of a window. deviations: shape (regions, ranks, steps), from the other ranks' median of the step.
+
+    The residual of a step is taken from the median of the rank's other steps, which makes it larger than the noise by a
+    known factor and never 0 by construction. Of more than 128 ranks, as many at even distances are asked. shape: that of
+    finer series, to be taken where they tell more; sums of them are distributed more evenly, not less.
+    """
+    if not deviations.size:
+        nothing = np.zeros(len(deviations))
+        unknown = shape or Shape(np.zeros(1), 1)
+        return Noise(nothing + SMALLEST_SCALE, 1.0, nothing + 1, nothing + usual_difference, unknown)
+    ranks = (~np.isnan(deviations)).any(axis=2).sum(axis=1)
+    deviations = deviations[:, :: max(1, deviations.shape[1] // ENOUGH_RANKS)]
+    first = _learn(deviations, ranks, usual_difference)
+    quiet = _quiet(deviations, first)
+    noise = first if quiet.all() else _learn(deviations[:, quiet], ranks, usual_difference)
+    return replace(noise, shape=shape) if shape and shape.independent > noise.shape.independent else noise
+
+
+def _quiet(deviations: Floats, noise: Noise) -> NDArray[np.bool_]:
+    """The ranks from which the noise may be learnt: not those that change their level, which would look like noise.
+
+    A quarter of the ranks at the most are left out, and only of 4 to 32: among more, few make no difference. Shape (ranks,).
+    """
+    if not FEW_RANKS <= deviations.shape[1] <= MANY_RANKS:
+        return np.ones(deviations.shape[1], dtype=np.bool_)
+    residuals = (deviations - medians_of_others(deviations)) / noise.scale[:, None, None]
+    there = ~np.isnan(residuals)
+    count = there.sum(axis=(0, 2))
+    power = np.where(there, np.clip(residuals, -3, 3), 0.0)
+    power = (power**2).sum(axis=(0, 2)) / np.maximum(count, 1)
+    usual = float(np.median(power[count > 0])) if (count > 0).any() else 0.0
+    # Of a mean of squares by chance, four standard deviations.
+    limit = usual * (1 + 4 * np.sqrt(2 * noise.inflation / np.maximum(count, 1)))
+    return np.asarray((power <= limit) | (power < np.quantile(power, 0.75)))
+
+
+def _learn(deviations: Floats, ranks: NDArray[np.int64], usual_difference: float) -> Noise:
+    count = (~np.isnan(deviations)).sum(axis=2)
+    steps = int(np.median(count[count > 1])) if (count > 1).any() else 1
+    residuals = deviations - medians_of_others(deviations)
+    larger = 1 + variance_of_median(steps - 1)
+    seen = scales(residuals.reshape(len(deviations), -1)) / math.sqrt(larger)
+    # Deviations from the others' median add up to about 0 in every step, and residuals in every series.
+    independent = np.maximum(((count > 0).sum(axis=1) - 1) * (steps - 1), 1)
+    pooled, uncertain = _pooled(np.maximum(seen, SMALLEST_SCALE), ERROR_OF_SCALE / independent)
+    standard = residuals / (pooled[:, None, None] * math.sqrt(larger))
+    cut = np.clip(standard, -3, 3)
+    inflation = variance_inflation(cut.reshape(-1, deviations.shape[2]))
+    dependence = ERROR_OF_INFLATION * inflation + ERROR_OF_DEPENDENCE * (inflation - 1)
+    uncertain += dependence / (_series(cut, count) * steps)
+    # The own level follows noise that lasts for several steps, and hides that much of it.
+    hidden = max((1 - inflation / steps) / (1 - 1 / steps), 0.25) if steps > 1 else 1.0
+    sample = standard[~np.isnan(standard)]
+    sample = np.sort(sample[:: max(1, len(sample) // ENOUGH_RESIDUALS)]) if len(sample) else np.zeros(1)
+    between = _between(deviations, pooled, inflation, steps, ranks, usual_difference)
+    shape = Shape(sample, min(int(independent.sum()), len(sample)))
+    return Noise(pooled / math.sqrt(hidden), inflation, 1 / (2 * uncertain), between, shape)
+
+
+def scales(residuals: Floats) -> Floats:
+    """Their scale along the last axis, robust; 0 where there are none."""
+    size = np.abs(residuals)
+    cut = np.minimum(size, CUT * MAD_TO_SIGMA * medians(size))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Floats = np.sqrt(np.nansum(cut**2, axis=-1) / np.sum(~np.isnan(cut), axis=-1)) / CUT_SCALE
+    return np.nan_to_num(found)
+
+
+def _pooled(seen: Floats, error: Floats) -> tuple[Floats, Floats]:
+    """Scales drawn to their median as far as chance explains that they differ (empirical Bayes, Efron & Morris 1975), and
+    the square of their relative errors.
+
+    seen: scale by region. error: square of its relative error.
+    """
+    logarithms = np.log(seen)
+    middle = float(np.median(logarithms))
+    spread = float(np.mean((logarithms - middle) ** 2)) * len(seen) / max(len(seen) - 1, 1)
+    differ = max(spread - float(np.mean(error)), 0.0)
+    weight = differ / (differ + error)
+    common = (math.pi / 2 if len(seen) > 2 else 1.0) * float(np.mean(error)) / len(seen)
+    return np.exp(middle + weight * (logarithms - middle)), weight * error + common
+
+
+def _series(standard: Floats, count: NDArray[np.int64]) -> float:
+    """How many independent series the regions and ranks amount to; noise that regions share counts once.
+
+    standard: residuals of scale 1, shape (regions, ranks, steps). count: steps by region and rank.
+    """
+    there = ~np.isnan(standard)
+    regions = there.sum(axis=0)
+    power = float(np.nanmean(standard**2)) if there.any() else 0.0
+    if power == 0:
+        return 1.0
+    mean = np.where(there, standard, 0.0).sum(axis=0)[regions > 0] / regions[regions > 0]
+    typical = float(np.median(regions[regions > 0]))
+    shared = (typical * float((mean**2).mean()) / power - 1) / max(typical - 1, 1)
+    ranks = float(np.median((count > 0).sum(axis=1)))
+    return max(ranks - 1, 1) * len(standard) / (1 + (len(standard) - 1) * min(max(shared, 0.0), 1.0))
+
+
+def variance_of_median(count: int) -> float:
+    """Variance of the median of `count` independent normal values of variance 1 (exact to 3, then asymptotic)."""
+    exact = {0: 0.0, 1: 1.0, 2: 0.5, 3: 0.449, 4: 0.298, 5: 0.287}
+    return exact.get(max(count, 0), math.pi / 2 / (max(count, 0) + 0.57))
+
+
+def _between(
+    deviations: Floats, scale: Floats, inflation: float, steps: int, ranks: NDArray[np.int64], usual: float
+) -> Floats:
+    """What healthy ranks differ by for good: the usual difference with few ranks, the measured one with many.
+
+    Measured on the fast side, where slow ranks do not count: from the ranks' median to their 16th percentile.
+    """
+    share = np.clip((ranks - FEW_RANKS) / (MANY_RANKS - FEW_RANKS), 0, 1)
+    measured = 0.0
+    if (share > 0).any():
+        levels = medians(deviations[share > 0])[..., 0]
+        spread = np.nanmedian(levels, axis=1) - np.nanquantile(levels, 0.159, axis=1)
+        chance = scale[share > 0] ** 2 * inflation * variance_of_median(steps)
+        measured = float(np.median(np.maximum(spread**2 - chance, 0)))
+    variance = share * measured + (1 - share) * usual**2
+    few = np.array([1 + variance_of_median(int(count) - 1) for count in ranks])
+    found: Floats = np.sqrt(np.where(share > 0, variance, usual**2 * few))
+    return np.maximum(found, LEAST_DIFFERENCE * usual)
