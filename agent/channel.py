@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ def access(endpoint: str | None = None, environ: Mapping[str, str] = os.environ)
     found = endpoint or config.endpoint(environ)
     if not found:
         raise AnnotqError("No collector is named.", f"Give --endpoint HOST:PORT or set {config.ENDPOINT}.", EXIT_USAGE)
-    checked_endpoint(found)
+    config.checked_endpoint(found)
     ca, certificate, key = (
         Path(value).expanduser() if (value := environ.get(name, "").strip()) else None
         for name in (config.TLS_CA, config.TLS_CERT, config.TLS_KEY)
@@ -49,14 +50,6 @@ def access(endpoint: str | None = None, environ: Mapping[str, str] = os.environ)
     if certificate and not ca:
         raise AnnotqError(f"{config.TLS_CERT} is set without {config.TLS_CA}, which turns TLS on.")
     return Access(found, config.token(environ), ca, certificate, key)
-
-
-def checked_endpoint(endpoint: str) -> str:
-    """The endpoint itself. Raises AnnotqError (usage) when it is no HOST:PORT."""
-    host, colon, port = endpoint.rpartition(":")
-    if not colon or not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise AnnotqError(f"{endpoint!r} is no HOST:PORT.", "For example 127.0.0.1:4517.", EXIT_USAGE)
-    return endpoint
 
 
 def open_channel(access: Access, *, own_connection: bool = False) -> grpc.Channel:
@@ -77,11 +70,11 @@ def open_channel(access: Access, *, own_connection: bool = False) -> grpc.Channe
         ("grpc.min_reconnect_backoff_ms", 1_000),
         ("grpc.max_reconnect_backoff_ms", 5_000),
         ("grpc.enable_retries", 0),
+        # A collector is a machine next door: what http_proxy names is for the web, and loses the reason of a failure.
+        ("grpc.enable_http_proxy", 0),
     ]
     if own_connection:
         options.append(("grpc.use_local_subchannel_pool", 1))
-    if access.endpoint.startswith(("127.", "localhost:", "[::1]")):
-        options.append(("grpc.enable_http_proxy", 0))
     if access.ca is None:
         channel = grpc.insecure_channel(access.endpoint, options)
     else:
@@ -102,7 +95,7 @@ def as_error(error: grpc.RpcError, endpoint: str) -> AnnotqError:
     match code:
         case grpc.StatusCode.UNAVAILABLE:
             what = f"The collector at {endpoint} cannot be reached ({message})."
-            return AnnotqError(what, "Start one with `annotq serve`, or check ANNOTQ_ENDPOINT.", EXIT_UNREACHABLE)
+            return AnnotqError(what, _way_to_reach(details), EXIT_UNREACHABLE)
         case grpc.StatusCode.UNAUTHENTICATED:
             what = f"The collector at {endpoint} does not accept this token ({message})."
             return AnnotqError(what, "Set ANNOTQ_TOKEN or ANNOTQ_TOKEN_FILE to the collector's token.")
@@ -110,6 +103,23 @@ def as_error(error: grpc.RpcError, endpoint: str) -> AnnotqError:
             return AnnotqError(f"The collector at {endpoint} did not answer in time ({message}).", hint)
         case _:
             return AnnotqError(message or f"The collector at {endpoint} answered {code.name}.", hint, EXIT_FAILED)
+
+
+# gRPC's words for the two ends not agreeing on TLS.
+_IN_TLS = re.compile(r"handshake|ssl|tls|certificate", re.IGNORECASE)
+_CUT_OFF = re.compile(r"closed|reset|settings|broken pipe|http1", re.IGNORECASE)
+
+
+def _way_to_reach(details: str) -> str:
+    """What to try when there is no connection, by what gRPC says of it."""
+    if _IN_TLS.search(details):
+        return (
+            f"Check {config.TLS_CA}: the certificates that the collector's is checked against, which has to name the host "
+            "of the endpoint. For a collector without TLS, unset it."
+        )
+    if _CUT_OFF.search(details):
+        return f"Somebody listens there and hangs up: if the collector speaks TLS, set {config.TLS_CA}."
+    return f"Start one with `annotq serve`, or check {config.ENDPOINT}."
 
 
 class _Token(

@@ -16,6 +16,7 @@ from annotq.agent.graphs import GraphFile
 from annotq.agent.intake import Loaded
 from annotq.agent.read_ahead import ReadTrace
 from annotq.agent.snapshots import Snapshot
+from annotq.agent.valid_text import valid_text
 from annotq.agent.wire import SCHEMA_VERSION, sequence_of
 from annotq.v1 import collector_pb2 as pb
 
@@ -133,9 +134,9 @@ class CollectorEnd:
 
 
 def _as_text(value: Any) -> Any:
-    """The value with bytes of file names that are no UTF-8 written out: they are no text that JSON could carry."""
+    """The value with what is no UTF-8 written out, such as bytes of file names: no JSON could carry it."""
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return valid_text(value)
     if isinstance(value, dict):
-        return {key: _as_text(field) for key, field in value.items()}
+        return {_as_text(key): _as_text(field) for key, field in value.items()}
     return [_as_text(item) for item in value] if isinstance(value, (list, tuple)) else value

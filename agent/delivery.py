@@ -29,6 +29,10 @@ _LOOK_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
 
+class UnsendableError(Exception):
+    """No request can carry what this process says of itself."""
+
+
 class Delivery:
     """One per shipper. `acknowledged` is called from the delivery's own thread, once per batch, in order."""
 
@@ -61,9 +65,14 @@ class Delivery:
             self._thread.join(_LOOK_SECONDS + CALL_SECONDS)
 
     def register(self, info: ProcessInfo) -> pb.RegisterReply:
-        """Announce a process, once. Raises grpc.RpcError when it is refused or the collector cannot be reached."""
+        """Announce a process, once. Raises grpc.RpcError when it is refused or the collector cannot be reached, and
+        UnsendableError for one that cannot be announced to any."""
         try:
-            reply: pb.RegisterReply = self._stub.Register(request_of(info), timeout=CALL_SECONDS)
+            request = request_of(info)
+        except (ValueError, TypeError) as error:
+            raise UnsendableError(f"it cannot be told to a collector: {error}") from None
+        try:
+            reply: pb.RegisterReply = self._stub.Register(request, timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             self._failed(error)
             raise

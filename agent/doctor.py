@@ -21,7 +21,8 @@ from annotq.agent import config, process_facts
 from annotq.agent.errors import AnnotqError
 from annotq.agent.file_locks import holder
 from annotq.agent.identity import Given, identify
-from annotq.agent.spool_reader import SHIPPER_LOCK, ProcessFolder, Unreadable, process_folders
+from annotq.agent.shipper_lock import SHIPPER_LOCK
+from annotq.agent.spool_reader import IDENTITY, ProcessFolder, Unreadable, process_folders
 
 State = Literal["ok", "warn", "FAIL"]
 
@@ -91,9 +92,16 @@ def spool_checks(root: Path, environ: Mapping[str, str]) -> Iterator[Check]:
         yield Check("warn", "spool", found, f"Make room, or set {config.SPOOL_BYTES} below what is free.")
     else:
         yield Check("ok", "spool", found)
-    # annotq run gives each run a folder of its own.
-    for folder in (root, *sorted(root.glob("run-*"))):
+    for folder in (root, *_other_spools(root, config.spool_base(environ))):
         yield from _leftovers(folder)
+
+
+def _other_spools(root: Path, base: Path) -> list[Path]:
+    """The spools beside this one: annotq run gives each run a folder of its own, and each collector has one."""
+    if base not in (root, root.parent):
+        base = root
+    folders = [base, *sorted(base.glob("*"))]
+    return [folder for folder in folders if folder != root and folder.is_dir() and not (folder / IDENTITY).exists()]
 
 
 def _write_problem(folder: Path) -> str | None:

@@ -48,7 +48,7 @@ def _asked(channel: grpc.Channel, way: Access) -> Iterator[Check]:
     except grpc.RpcError as error:
         told = as_error(error, way.endpoint)
         fix = told.hint
-        if way.ca is None and error.code() is grpc.StatusCode.UNAVAILABLE:
+        if way.ca is None and config.TLS_CA not in fix and error.code() is grpc.StatusCode.UNAVAILABLE:
             fix += f" If it speaks TLS, set {config.TLS_CA}."
         yield Check("FAIL", "collector", told.message, fix)
         return

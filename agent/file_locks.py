@@ -31,7 +31,8 @@ def holder(path: Path) -> int | None:
     Asks without taking the lock, so that a process that is about to take it never finds it taken by us.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # O_NONBLOCK: what is no lock file but a pipe must not make anybody wait.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     try:

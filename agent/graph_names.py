@@ -58,9 +58,9 @@ class GraphNames:
 
     def _around(self) -> dict[str, Any] | None:
         from annotq.agent.graph_snapshots import PATH_SEPARATOR
-        from annotq.agent.regions import _path
+        from annotq.agent.region_path import current_path
 
-        if path := _path.get():
+        if path := str(current_path()):
             return {"name": path.rpartition(PATH_SEPARATOR)[2], "region_path": path}
         return self._modules.around() if self._modules is not None else None
 

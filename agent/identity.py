@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from annotq.agent import config
+from annotq.agent.valid_text import valid_text
 
 # Elastic restarts and SLURM requeues both count from 0; a job has fewer restarts than this in one queue run.
 _RESTARTS_PER_REQUEUE = 100
+
+_LARGEST = 999_999_999  # a rank, an attempt, a place: what nine digits can say
 
 _COORDINATE = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d{1,9})\s*")
 
@@ -81,7 +84,7 @@ class _Choice:
     def argument(self, what: str, value: int | None) -> int | None:
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
             self.problems.append(f"The argument {what}={value!r} is no number and was passed over.")
             return None
         self.origins[what] = "argument"
@@ -99,7 +102,7 @@ class _Choice:
         return None
 
     def text(self, what: str, name: str) -> str | None:
-        value = self.environ.get(name, "").strip()
+        value = valid_text(self.environ.get(name, "").strip())
         if value:
             self.origins[what] = name
         return value or None
@@ -154,43 +157,66 @@ def _attempt(choice: _Choice, given: Given) -> int:
 
 
 def _job(choice: _Choice, given: Given, facts: Facts, launched: bool) -> str:
-    if given.job is not None and (argument := str(given.job).strip()):
+    if given.job is not None and (argument := valid_text(str(given.job).strip())):
         choice.origins["job"] = "argument"
         return argument
     if job := choice.text("job", config.JOB):
         return job
-    environ = choice.environ
+    environ, script = choice.environ, valid_text(facts.script)
     if (job := choice.text("job", "TORCHELASTIC_RUN_ID")) and job.lower() != "none":
         return job
-    if job := choice.text("job", "SLURM_JOB_ID"):
-        return f"slurm-{job}"
     # By what torchrun says even where arguments say otherwise: it knows how many nodes there are.
     local_ranks, ranks = (environ.get(name, "").strip() for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    if job := choice.text("job", "SLURM_JOB_ID"):
+        return _slurm_job(job, environ, facts, one_node=bool(local_ranks) and local_ranks == ranks)
     if local_ranks != ranks and local_ranks:
         choice.origins["job"] = "script"
         choice.problems.append(
-            f"The job is called {facts.script!r} after its script, like every other run of it: give torchrun --rdzv-id NAME"
+            f"The job is called {script!r} after its script, like every other run of it: give torchrun --rdzv-id NAME"
             f" or set {config.JOB}."
         )
-        return facts.script
+        return script
     # One launcher started all ranks, so its start time is the same for all of them, in every attempt.
     launched = launched or "TORCHELASTIC_RUN_ID" in environ
     choice.origins["job"] = "script, start of the launcher" if launched else "script, start of the process"
     pid, seconds = (facts.launcher_pid, facts.launcher_started) if launched else (facts.pid, facts.started)
     # The process id keeps apart what a sweep starts in the same second.
-    return f"{facts.script}-{datetime.fromtimestamp(seconds, UTC):%Y%m%d-%H%M%S}-{pid}"
+    return f"{script}-{datetime.fromtimestamp(seconds, UTC):%Y%m%d-%H%M%S}-{pid}"
+
+
+def _slurm_job(job: str, environ: Mapping[str, str], facts: Facts, one_node: bool) -> str:
+    """One allocation runs several jobs: its steps, or one torchrun after the other in its script."""
+    step = environ.get("SLURM_STEP_ID", "").strip()
+    # The batch script and an interactive shell are steps with numbers near 2**32, which mean no step.
+    if step.isascii() and step.isdigit() and len(step) < 10:
+        return f"slurm-{job}.{step}"
+    return f"slurm-{job}-{facts.launcher_pid}" if one_node and "TORCHELASTIC_RUN_ID" in environ else f"slurm-{job}"
 
 
 def _coordinates(choice: _Choice, given: Given) -> dict[str, int]:
     if given.coordinates is not None:
-        choice.origins["coordinates"] = "argument"
-        kept = {str(name): place for name, place in given.coordinates.items() if isinstance(place, int)}
-        if len(kept) < len(given.coordinates):
-            choice.problems.append(f"The argument coordinates={given.coordinates!r} holds values that are no numbers.")
-        return kept
+        return _given_coordinates(choice, given.coordinates)
     text = choice.text("coordinates", config.COORDINATES)
     matches = [_COORDINATE.fullmatch(part) for part in (text or "").split(",") if part.strip()]
     if None in matches:
         choice.problems.append(f"{config.COORDINATES} is {text!r}, not such as 'dp=0,tp=3', and was passed over.")
         return {}
     return {match[1]: int(match[2]) for match in matches if match}
+
+
+def _given_coordinates(choice: _Choice, given: object) -> dict[str, int]:
+    """Of an argument that a user may have made of anything."""
+    choice.origins["coordinates"] = "argument"
+    if not isinstance(given, Mapping):
+        choice.problems.append(
+            f"The argument coordinates={given!r} is no dictionary such as {{'dp': 0}}, and was passed over."
+        )
+        return {}
+    kept = {valid_text(str(name)): int(place) for name, place in given.items() if _is_place(place)}
+    if len(kept) < len(given):
+        choice.problems.append(f"The argument coordinates={given!r} holds values that are no numbers.")
+    return kept
+
+
+def _is_place(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST

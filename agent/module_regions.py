@@ -20,7 +20,8 @@ import torch
 from annotq.agent.accumulated_gradients import AccumulatedGradients
 from annotq.agent.graph_snapshots import PATH_SEPARATOR
 from annotq.agent.module_names import ModuleNames
-from annotq.agent.regions import Region, _capturing, _path
+from annotq.agent.region_path import _path, current_path
+from annotq.agent.regions import Region, _capturing
 from annotq.agent.warnings_once import error_text, warn_once
 
 try:
@@ -132,13 +133,13 @@ class ModuleRegions:
         name = self._names.of(module, [_module(call) for call in stack])
         if stack and isinstance(stack[-1], _Call) and stack[-1].name == name.name:
             return _Call(module, name.name)  # a wrapper and what it wraps, or a module that calls itself
-        outer = _path.get()
+        outer = current_path()
         above = PATH_SEPARATOR.join(name.above)
         if not outer and above:
             _path.set(above)  # a part of the model on its own: a recomputation in backward, a graphed layer
         region = Region(name.name, {})
         region.__enter__()
-        held = self._gradients.name(module, name.name, _path.get()) if _capturing() else None
+        held = self._gradients.name(module, name.name, str(_path.get())) if _capturing() else None
         return _Call(module, name.name, region, outer, held)
 
     def _follow_backward(self, output: Any) -> None:

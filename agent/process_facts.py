@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from annotq.agent.identity import Facts
+from annotq.agent.valid_text import valid_text
 
 # cudaGraphNodeGetToolsId, without which a node cannot be named, came with this driver and these bindings.
 _TOOLS_ID_VERSION = (13, 1)
@@ -49,7 +50,7 @@ def versions() -> dict[str, str]:
     with suppress(Exception):  # no torch, a broken one, a build without NCCL
         import torch
 
-        found["torch"] = str(torch.__version__)
+        found["torch"] = valid_text(str(torch.__version__))
         if torch.version.cuda:
             found["cuda"] = str(torch.version.cuda)
         found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
@@ -61,7 +62,7 @@ def gpu_name() -> str | None:
     torch: Any = sys.modules.get("torch")
     with suppress(Exception):
         if torch is not None and torch.cuda.is_initialized():
-            return str(torch.cuda.get_device_name())
+            return valid_text(str(torch.cuda.get_device_name()))
     models = set()
     for information in (_PROC / "driver/nvidia/gpus").glob("*/information"):
         with suppress(OSError):

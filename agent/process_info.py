@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from annotq.agent.valid_text import is_valid
+
+_LARGEST = (1 << 63) - 1  # an integer of the wire and of the store
+
 
 @dataclass(frozen=True)
 class ProcessInfo:
@@ -41,8 +45,12 @@ class ProcessInfo:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> ProcessInfo:
-        """Read what to_json wrote. Raises ValueError for anything else; unknown fields are left out."""
-        fields = json.loads(text)
+        """Read what to_json wrote. Raises ValueError for anything else, also for what no collector could be told: text that
+        is no UTF-8, numbers beyond 64 bits. Unknown fields are left out."""
+        try:
+            fields = json.loads(text)
+        except RecursionError:
+            raise ValueError("it is nested too deeply") from None
         if not isinstance(fields, dict):
             raise ValueError("it is no JSON object")
         try:
@@ -52,19 +60,27 @@ class ProcessInfo:
         return info
 
 
-_INTEGERS = ("attempt", "rank", "pid", "start_ns")
+_INTEGERS = ("attempt", "rank", "pid", "start_ns", "world_size", "local_rank")
+_MAY_BE_NONE = ("world_size", "local_rank", "gpu")
 
 
 def _checked(name: str, value: Any) -> Any:
-    wanted: type | tuple[type, ...] = str
-    if name in _INTEGERS:
-        wanted = int
-    elif name in ("world_size", "local_rank"):
-        wanted = (int, type(None))
-    elif name == "gpu":
-        wanted = (str, type(None))
-    elif name in ("versions", "coordinates"):
-        wanted = dict
-    if not isinstance(value, wanted) or isinstance(value, bool):
-        raise ValueError(f"{name} is {value!r}")
+    if name == "coordinates":
+        fits = isinstance(value, dict) and all(_is_text(key) and _is_integer(place) for key, place in value.items())
+    elif name == "versions":
+        fits = isinstance(value, dict) and all(_is_text(key) and _is_text(text) for key, text in value.items())
+    elif name in _INTEGERS:
+        fits = _is_integer(value)
+    else:
+        fits = _is_text(value)
+    if not fits and not (value is None and name in _MAY_BE_NONE):
+        raise ValueError(f"{name} is {value!a}"[:200])
     return value
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and is_valid(value)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST

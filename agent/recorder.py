@@ -25,8 +25,10 @@ from annotq.agent.graph_hooks import GraphHooks
 from annotq.agent.graph_names import GraphNames
 from annotq.agent.identity import Given, Identity, identify
 from annotq.agent.process_info import ProcessInfo
+from annotq.agent.shipper_lock import foreign_shipper, held_for
 from annotq.agent.shipper_start import start_shipper
 from annotq.agent.spool import SpoolWriter
+from annotq.agent.valid_text import valid_text
 from annotq.agent.warnings_once import error_text, warn_once
 
 # What stop() waits for traces that are still being made durable: 10 GB on a slow disk.
@@ -140,7 +142,8 @@ def start(
                 "again", f"rank {key[2]} of job {key[0]!r} was recorded by this process already: give another job."
             )
             return
-        root = (Path(spool).expanduser() if spool is not None else config.spool_root()).absolute()
+        endpoint = _endpoint(endpoint)
+        root = (Path(spool).expanduser() if spool is not None else config.spool_root(endpoint=endpoint)).absolute()
         recorder = Recorder(root, _info(identity), _limit_bytes())
         if (kind := process_facts.network_file_system(root)) is not None:
             warn_once(
@@ -154,9 +157,11 @@ def start(
         if multiprocessing.parent_process() is not None:
             # A forked child of multiprocessing ends without the exit handlers, but not without these.
             Finalize(None, stop, exitpriority=0)
-    endpoint = endpoint or config.endpoint()
-    if endpoint and ship is not False and identity.local_rank == 0:
-        start_shipper(recorder.spool.root, endpoint)
+    if endpoint and identity.local_rank == 0:
+        if (theirs := held_for(root)) not in (None, endpoint):
+            warn_once("shipper", foreign_shipper(root, theirs, endpoint))
+        if ship is not False:
+            start_shipper(root, endpoint)
 
 
 @_harmless
@@ -193,7 +198,7 @@ def _info(identity: Identity) -> ProcessInfo:
         job=identity.job,
         attempt=identity.attempt,
         rank=identity.rank,
-        host=socket.gethostname(),
+        host=valid_text(socket.gethostname()),
         pid=os.getpid(),
         start_ns=time.time_ns(),
         world_size=identity.world_size,
@@ -203,6 +208,17 @@ def _info(identity: Identity) -> ProcessInfo:
         coordinates=identity.coordinates,
         annotation_ids=process_facts.annotation_ids(),
     )
+
+
+def _endpoint(given: str | None) -> str | None:
+    """The collector; None when there is none, or when what is given is no HOST:PORT, which is warned of."""
+    endpoint = given or config.endpoint()
+    try:
+        return config.checked_endpoint(str(endpoint)) if endpoint else None
+    except AnnotqError as error:
+        where = "endpoint" if given else config.ENDPOINT
+        warn_once("endpoint", f"{where}: {error} Nothing is sent; what is recorded stays in the spool.")
+        return None
 
 
 def _limit_bytes() -> int:

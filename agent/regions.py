@@ -8,15 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
 from annotq.agent import config
-from annotq.agent.graph_snapshots import PATH_SEPARATOR
-from annotq.agent.plain_values import plain
+from annotq.agent.plain_values import plain, text_of
+from annotq.agent.region_path import Place, enter, leave
+from annotq.agent.resumed import running_within
 from annotq.agent.warnings_once import error_text, warn_once
 
 try:
@@ -31,18 +31,19 @@ except ImportError:  # torch before 2.14
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-# Per thread and per asyncio task; names of the regions around, outermost first.
-_path: ContextVar[str] = ContextVar("annotq_region_path", default="")
+_RESERVED = ("name", "region_path")
 
 
-def region(name: str, **attributes: Any) -> Region:
+def region(name: str | None = None, /, **attributes: Any) -> Region:
     """Name the work in a `with` block or of a decorated function, forward and (inside a CUDA graph) backward.
 
     While the current stream is captured, every kernel captured in it gets the name, the path of the regions around it and
     the attributes (of `torch.cuda.graph`, with `enable_annotations=True`); otherwise the region is a
     `torch.profiler.record_function`. Attributes that JSON cannot hold are kept as text. Works without start(); does nothing
-    under ANNOTQ_DISABLED=1 and in code that torch.compile traces.
+    under ANNOTQ_DISABLED=1 and in code that torch.compile traces. Of a generator or coroutine, the region is what it runs.
     """
+    if name is None:
+        name = attributes.pop("name", None)
     return Region(name, attributes)
 
 
@@ -51,21 +52,19 @@ class Region:
 
     __slots__ = ("_attributes", "_entered", "_name")
 
-    def __init__(self, name: str, attributes: dict[str, Any]) -> None:
-        self._name = name
+    def __init__(self, name: object, attributes: dict[str, Any]) -> None:
+        self._name = name  # whatever a user gives
         self._attributes = attributes
-        self._entered: list[tuple[str, AbstractContextManager[Any] | None]] | None = None
+        self._entered: list[tuple[Place, AbstractContextManager[Any] | None]] | None = None
 
     def __enter__(self) -> Region:
         # Traced code is asked first: a compiled graph must not be broken for a name.
         if torch.compiler.is_compiling() or _disabled():
             return self
-        outer = _path.get()
-        path = f"{outer}{PATH_SEPARATOR}{self._name}" if outer else str(self._name)
-        _path.set(path)
+        place = enter(text_of(self._name))
         if self._entered is None:
             self._entered = []
-        self._entered.append((outer, self._begin(path)))
+        self._entered.append((place, self._begin(place)))
         return self
 
     def __exit__(
@@ -73,9 +72,8 @@ class Region:
     ) -> None:
         if not self._entered:  # inert or traced
             return
-        outer, inner = self._entered.pop()
-        # Not reset(token): an async generator may be closed in another context than it was entered in.
-        _path.set(outer)
+        place, inner = self._entered.pop()
+        leave(place)
         if inner is None:
             return
         try:
@@ -86,6 +84,8 @@ class Region:
 
     def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
         name, attributes = self._name, self._attributes
+        if (wrapped := running_within(function, lambda: Region(name, attributes))) is not None:
+            return cast(Callable[_P, _R], wrapped)
 
         @functools.wraps(function)
         def within(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -94,14 +94,19 @@ class Region:
 
         return within
 
-    def _begin(self, path: str) -> AbstractContextManager[Any] | None:
+    def _begin(self, place: Place) -> AbstractContextManager[Any] | None:
         try:
             inner: AbstractContextManager[Any]
             if _capturing():
                 fields = plain(self._attributes) if self._attributes else {}
-                inner = mark_kernels({"name": str(self._name), "region_path": path, **fields})
+                for name in _RESERVED:
+                    if fields.pop(name, None) is not None:
+                        warn_once(
+                            f"region {name}", f"a region cannot have an attribute called {name}: it was passed over."
+                        )
+                inner = mark_kernels({"name": place.name, "region_path": str(place), **fields})
             else:
-                inner = torch.profiler.record_function(str(self._name))
+                inner = torch.profiler.record_function(place.name)
             inner.__enter__()
         except Exception as failure:
             _lost(failure)

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 
 from annotq.agent.channel import Access
+from annotq.agent.valid_text import valid_text
 
 FIRST_PROCESS_SECONDS = 60.0
 FLUSH_SECONDS = 10.0
@@ -34,7 +35,7 @@ class ShipOptions:
     give_up_seconds: float = GIVE_UP_SECONDS
     flush_seconds: float = FLUSH_SECONDS
     first_process_seconds: float = FIRST_PROCESS_SECONDS
-    host: str = field(default_factory=socket.gethostname)
+    host: str = field(default_factory=lambda: valid_text(socket.gethostname()))
     niceness: int = 0
     seed: int | None = None
 
@@ -44,8 +45,8 @@ class Summary:
     """What a shipper did.
 
     refused: processes and files that the collector refused or that could not be read. left: files that were not acknowledged.
-    held_by: another shipper has this spool (0: its process id is not known). unreachable: the last word of a collector that
-    could not be used. gave_up: there was no progress for too long.
+    held_by: another shipper has this spool (0: its process id is not known). held_for: where it sends to.
+    unreachable: the last word of a collector that could not be used. gave_up: there was no progress for too long.
     """
 
     processes: int = 0
@@ -55,6 +56,7 @@ class Summary:
     refused: int = 0
     left: int = 0
     held_by: int | None = None
+    held_for: str | None = None
     unreachable: grpc.RpcError | None = None
     gave_up: bool = False
     reasons: list[str] = field(default_factory=list)
@@ -63,7 +65,8 @@ class Summary:
         """One line for the user."""
         if self.held_by is not None:
             who = f"process {self.held_by}" if self.held_by else "another process"
-            return f"this spool is being shipped by {who}; nothing to do here"
+            where = f" to {self.held_for}" if self.held_for else ""
+            return f"this spool is being shipped{where} by {who}; nothing to do here"
         counts = (
             f"shipped {_count(self.processes, 'process', 'es')}, {_count(self.files, 'file')}, "
             f"{_count(self.batches, 'batch', 'es')}, {_count(self.rows, 'row')}; {self.refused:,} refused"

@@ -16,7 +16,7 @@ from annotq.agent import ping
 from annotq.agent.backoff import Backoff
 from annotq.agent.beats import Beats, Watched
 from annotq.agent.channel import open_channel, stub_on
-from annotq.agent.delivery import REFUSALS, Delivery
+from annotq.agent.delivery import REFUSALS, Delivery, UnsendableError
 from annotq.agent.outbox import Outbox, RewoundError, StoppedError
 from annotq.agent.read_one import Taken, take_in_file
 from annotq.agent.ship_options import GIVE_UP_ONCE_SECONDS, ShipOptions, Summary
@@ -53,6 +53,8 @@ class Shipper:
         self._identities: dict[Path, int] = {}  # when process.json was written that the collector knows
         self._not_before: dict[Path, float] = {}
         self._passed_over: set[Path] = set()
+        # A process came and was sent or refused by this shipper. What lay here before does not count.
+        self._settled = False
         self._kept: set[Path] = set()  # the collector speaks another version: perhaps not for ever
         self._began = time.monotonic()
 
@@ -142,6 +144,10 @@ class Shipper:
         except grpc.RpcError as error:
             self._register_failed(folder, error)
             return known
+        except UnsendableError as error:
+            # For a reason of its own: the other processes of the spool must not wait for it.
+            self._refuse(folder, str(error))
+            return known
         self._backoff.reset()
         self._identities[folder.path] = written
         if known is None:
@@ -172,10 +178,13 @@ class Shipper:
                 self._summary.refused += 1
                 self._summary.reasons.append(f"{folder.path}: {error.details()}")
         elif error.code() in REFUSALS:
-            reason = f"{error.details()}\nTo load it: annotq ingest {folder.path} --job OTHER"
-            folder.mark_refused(reason)
-            self._pass_over(folder.path, f"{folder.path}: {reason}")
+            self._refuse(folder, f"{error.details()}\nTo load it: annotq ingest {folder.path} --job OTHER")
         self._not_before[folder.path] = time.monotonic() + wait
+
+    def _refuse(self, folder: ProcessFolder, reason: str) -> None:
+        folder.mark_refused(reason)
+        self._pass_over(folder.path, f"{folder.path}: {reason}")
+        self._settled = True
 
     def _ship_next(self, shipment: Shipment) -> bool:
         """Hand over the next files of a process, or its end; False when there is neither."""
@@ -241,6 +250,7 @@ class Shipper:
                 self._beats.beat()
                 del self._shipments[path]
                 self._passed_over.add(path)
+                self._settled = True
                 self._count(shipment)
                 shipment.folder.finish()
                 _log.info(
@@ -261,7 +271,7 @@ class Shipper:
             return all(self._is_shipped(folder) for folder in folders)
         if not folders:
             waited = time.monotonic() - self._began > options.first_process_seconds
-            return not options.forever and (options.once or bool(self._passed_over) or waited)
+            return not options.forever and (options.once or self._settled or waited)
         if options.once:
             self._summary.gave_up = idle > options.give_up_seconds
             return self._summary.gave_up or all(self._is_shipped(folder) for folder in folders)

@@ -1,14 +1,17 @@
 """The spool as its reader sees it: one folder per process, numbered files in it, and whether the trainer still lives.
 
 The trainer may add files and drop its oldest traces at any moment: a file that vanishes is no error. What cannot be used is
-set aside with the reason beside it, never deleted.
+set aside with the reason beside it, never deleted. What is neither a regular file nor a folder, such as a pipe, whose reader
+would wait for ever, or a link, which leads elsewhere, is passed over.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,9 +21,10 @@ from pathlib import Path
 from annotq.agent import beat
 from annotq.agent.file_locks import holder
 from annotq.agent.process_info import ProcessInfo
+from annotq.agent.shipper_lock import SHIPPER_LOCK as SHIPPER_LOCK
+from annotq.agent.valid_text import valid_text
 
 IDENTITY = "process.json"
-SHIPPER_LOCK = "shipper.lock"
 REFUSED = "refused"  # a folder: files that the collector refused; a file: it refused the process
 BAD = "bad"  # a folder: files that are not what their name says
 SHIPPED = "shipped"  # a file: everything was acknowledged, what is left was set aside
@@ -65,7 +69,7 @@ class ProcessFolder:
 
     def _listed(self) -> list[SpoolFile]:
         try:
-            names = [path.name for path in self.path.iterdir()]
+            names = [entry.name for entry in os.scandir(self.path) if entry.is_file(follow_symlinks=False)]
         except FileNotFoundError:
             return []
         found = ((_NUMBERED.fullmatch(name), name) for name in names)
@@ -83,7 +87,7 @@ class ProcessFolder:
     def last_beat(self) -> Beat | None:
         """The last sign of life; None when there is none, or it was caught half written."""
         try:
-            data = (self.path / beat.NAME).read_bytes()
+            data = _read(self.path / beat.NAME)
         except OSError:
             return None
         if len(data) < beat.LAYOUT.size:
@@ -109,8 +113,8 @@ class ProcessFolder:
     def refused(self) -> str | None:
         """Why the collector refused this process earlier; None when it did not."""
         try:
-            return (self.path / REFUSED).read_text(encoding="utf-8", errors="replace").strip()
-        except (FileNotFoundError, IsADirectoryError):
+            return _read(self.path / REFUSED).decode("utf-8", "replace").strip()
+        except (FileNotFoundError, NotRegularError):
             return None
 
     def shipped(self) -> bool:
@@ -127,7 +131,7 @@ class ProcessFolder:
         with suppress(FileNotFoundError):  # dropped by the trainer meanwhile
             file.path.rename(folder / file.path.name)
             with suppress(OSError):  # a full disk: the file matters, the reason is also in the log
-                (folder / f"{file.path.name}.reason.txt").write_text(f"{reason}\n", encoding="utf-8")
+                (folder / f"{file.path.name}.reason.txt").write_bytes(valid_text(f"{reason}\n").encode())
 
     def mark_refused(self, reason: str) -> None:
         """Note that the collector will not take this process; later shippers pass the folder over."""
@@ -158,7 +162,9 @@ class Unreadable:
 def process_folders(root: Path) -> Iterator[ProcessFolder | Unreadable]:
     """The folders in a spool, by name. One without process.json is not (yet) a process unless it holds numbered files."""
     try:
-        entries = sorted(entry.path for entry in os.scandir(root) if entry.is_dir() and not entry.name.startswith("."))
+        entries = sorted(
+            entry.path for entry in os.scandir(root) if _is_folder(entry) and not entry.name.startswith(".")
+        )
     except FileNotFoundError:
         return
     for path in map(Path, entries):
@@ -176,14 +182,35 @@ def remove_leftovers(root: Path) -> None:
 def process_folder(path: Path) -> ProcessFolder | Unreadable | None:
     """The process whose folder this is; None when it is none."""
     try:
-        return ProcessFolder(path, ProcessInfo.from_json((path / IDENTITY).read_bytes()))
+        return ProcessFolder(path, ProcessInfo.from_json(_read(path / IDENTITY)))
     except FileNotFoundError:
         holds_files = path.is_dir() and any(_NUMBERED.fullmatch(file.name) for file in path.iterdir())
         return Unreadable(path, f"{IDENTITY} is missing") if holds_files else None
     except OSError as error:
-        return Unreadable(path, f"{IDENTITY}: {error.strerror}")
+        return Unreadable(path, f"{IDENTITY}: {error.strerror or error}")
     except ValueError as error:
         return Unreadable(path, f"{IDENTITY} cannot be read: {error}")
+
+
+class NotRegularError(OSError):
+    """A pipe, a link, a folder: nothing to read here."""
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
+
+
+def _read(path: Path) -> bytes:
+    """The content of a regular file. Never waits. Raises OSError."""
+    # Without O_NONBLOCK, to open a pipe waits until somebody writes to it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NotRegularError(errno.EINVAL, "it is no regular file", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def _size(path: Path) -> int:
@@ -195,5 +222,5 @@ def _size(path: Path) -> int:
 
 def _write(path: Path, text: str) -> None:
     waiting = path.with_name(f".tmp-{path.name}-{time.monotonic_ns()}")
-    waiting.write_text(text, encoding="utf-8")
+    waiting.write_bytes(valid_text(text).encode())
     waiting.rename(path)

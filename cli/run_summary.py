@@ -25,11 +25,12 @@ FIVE_LINES = (
 )
 SWITCHED_OFF = f"No rank reported: {config.DISABLED} is set, so annotq.agent did nothing."
 
-# A script may give start() a job name of its own: then the job is what began on this host since the run did.
-_OURS = """SELECT job, max(attempt) AS attempt FROM agents WHERE job = ? GROUP BY job"""
+# What began on this host since the run did: an earlier run may have had the same name. A script may give start() another.
 _RECENT = (
     """SELECT job, max(attempt) AS attempt FROM agents WHERE start_ns >= ? AND host = ? GROUP BY job ORDER BY job"""
 )
+# A container or a launcher may have its ranks on a host of another name: then by the clocks of those hosts.
+_OURS = """SELECT job, max(attempt) AS attempt FROM agents WHERE start_ns >= ? AND job = ? GROUP BY job"""
 
 _COUNTS = """SELECT
     (SELECT count(DISTINCT rank) FROM agents WHERE job = ? AND attempt = ?) AS registered,
@@ -40,8 +41,9 @@ _COUNTS = """SELECT
     (SELECT count(*) FROM _host_work WHERE job = ? AND attempt = ?) AS host_events"""
 
 
-def run_summary(door: AnyDoor, where: Sequence[str], job: str, host: str, since_ns: int) -> list[str]:
+def run_summary(door: AnyDoor, where: Sequence[str], job: str, host: str, since_ns: int, refused: int = 0) -> list[str]:
     """The summary as lines. where: the option that leads to the store, for the next commands. since_ns: begin of the run.
+    refused: processes of the run that the collector did not take.
 
     Raises AnnotqError when the store cannot be asked.
     """
@@ -49,7 +51,13 @@ def run_summary(door: AnyDoor, where: Sequence[str], job: str, host: str, since_
     def ask(sql: str, parameters: Sequence[object] = ()) -> pa.Table:
         return door.ask(sql, parameters).table
 
-    found = ask(_OURS, [job]).to_pylist() or ask(_RECENT, [since_ns, host]).to_pylist()
+    recent = ask(_RECENT, [since_ns, host]).to_pylist()
+    ours = [row for row in recent if row["job"] == job] or ask(_OURS, [since_ns, job]).to_pylist()
+    found = ours or ([] if refused else recent)
+    if not found and refused:
+        counted = "The rank" if refused == 1 else f"All {refused} ranks"
+        taken = "was" if refused == 1 else "were"
+        return _wrapped(f"{counted} of this run {taken} refused: what {where[-1]} has of job {job} is of another run.")
     if not found:
         return [SWITCHED_OFF if config.is_disabled() else FIVE_LINES]
     return [line for row in found for line in _of_job(ask, where, row["job"], row["attempt"])]

@@ -64,6 +64,11 @@ def left_by_earlier_runs(root: Path) -> list[Path]:
     ]
 
 
+def refused_in(spool: Path) -> int:
+    """How many processes the collector refused as a whole, or none could be told of."""
+    return sum(isinstance(found, Unreadable) or found.refused() is not None for found in process_folders(spool))
+
+
 def _pending(spool: Path) -> list[ProcessFolder]:
     """The processes of which something is still to be sent."""
     return [

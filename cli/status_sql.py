@@ -29,7 +29,7 @@ WITH now AS (SELECT CAST(? AS BIGINT) AS now_ns),
      expected AS (SELECT job, attempt, max(world_size) AS ranks FROM agent GROUP BY job, attempt),
      absent AS (
     SELECT e.job, e.attempt, e.rank
-    FROM (SELECT job, attempt, unnest(range(ranks)) AS rank FROM expected) AS e
+    FROM (SELECT job, attempt, range AS rank FROM expected, range(expected.ranks)) AS e
     WHERE NOT EXISTS (SELECT 1 FROM agent AS a WHERE a.job = e.job AND a.attempt = e.attempt AND a.rank = e.rank)
 ),
      missing AS (

@@ -1,4 +1,4 @@
-"""Which SQL may run at all: one SELECT or EXPLAIN, of a size that the parser manages.
+"""Which SQL may run at all: one SELECT or EXPLAIN, of a size that the parser manages, without values of any size.
 
 The first wall of both doors, the one onto a file (query.py) and the collector's (answer.py).
 """
@@ -12,6 +12,7 @@ import duckdb
 
 from annotq.agent.errors import AnnotqError
 from annotq.collector.query_errors import refusal
+from annotq.collector.value_size import check_values
 
 LONGEST_SQL = 100_000
 DEEPEST_SQL = 500
@@ -33,8 +34,11 @@ def admitted(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
         inner = connection.extract_statements(statement.query[prefix.end() :]) if prefix else []
         if len(inner) != 1 or inner[0].type != duckdb.StatementType.SELECT:
             raise refusal("EXPLAIN of something else than a SELECT")
+        check_values(connection, inner[0].query)
     elif statement.type != duckdb.StatementType.SELECT:
         raise refusal(str(statement.type).rpartition(".")[2])
+    else:
+        check_values(connection, statement.query)
     return _without_end(statement.query)
 
 

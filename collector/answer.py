@@ -21,6 +21,7 @@ from annotq.agent.errors import AnnotqError
 from annotq.collector.batch_queue import BatchQueue
 from annotq.collector.config import ServeConfig
 from annotq.collector.instance import Instance
+from annotq.collector.memory_guard import MARGIN_BYTES, TOO_LARGE, MemoryGuard
 from annotq.collector.metrics import Metrics
 from annotq.collector.query_errors import asked_error
 from annotq.collector.question import Question
@@ -55,6 +56,7 @@ class Answer:
             self._free.put_nowait(number)
         self._threads = ThreadPoolExecutor(config.questions, "annotq-query")
         self._running: set[Question] = set()
+        self._guard = MemoryGuard(instance.memory_bytes + config.queue_bytes + MARGIN_BYTES)
         self._hushed = False
         writer.hush = self._hush
 
@@ -86,6 +88,7 @@ class Answer:
             lambda: self._free.put_nowait(number),
         )
         self._running.add(question)
+        self._guard.watch(self._running)
         # A timer, not asyncio.timeout: a client that does not read must not keep the cursor either.
         timer = asyncio.get_running_loop().call_later(seconds, question.stop, "time")
         try:
@@ -97,6 +100,8 @@ class Answer:
                 raise _out_of_time(seconds) from None
             if question.stopped_for == "memory":
                 raise _NO_MEMORY from None
+            if question.stopped_for == TOO_LARGE:
+                raise _TOO_LARGE from None
             raise self._refused(error) from None
         finally:
             timer.cancel()
@@ -176,6 +181,13 @@ def _out_of_time(seconds: float) -> _Refused:
 _NO_MEMORY = _Refused(
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     "The memory was needed to take in batches.\nAsk for less (one job, rank, region or step), or again in a moment.",
+)
+
+
+_TOO_LARGE = _Refused(
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "The question, or one beside it, took more memory than the collector may use.\n"
+    "Avoid values that grow with the number of rows: long texts that are joined to longer ones, lists of lists.",
 )
 
 

@@ -23,7 +23,7 @@ from annotq.collector.instance import Instance
 from annotq.collector.metrics import Metrics
 from annotq.collector.quarantine import Quarantine
 from annotq.collector.receive import Receive
-from annotq.collector.security import check_listening
+from annotq.collector.security import check_host, check_listening
 from annotq.collector.service import Health, Service, make_server
 from annotq.collector.writer import Writer
 
@@ -39,6 +39,7 @@ async def serve(config: ServeConfig, ready: Callable[[str], None]) -> bool:
 
     ready: called with HOST:PORT once calls are answered. Raises AnnotqError when it cannot start.
     """
+    check_host(config.host)
     check_listening(config)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,7 +59,7 @@ async def _serve(config: ServeConfig, instance: Instance, stop: asyncio.Event, r
     checks = Health()
     writer = Writer(instance, queue, Quarantine(config.db), metrics, checks.set, stop.set)
     beats = Beats(metrics, writer.unsettled)
-    receive = Receive(queue, beats)
+    receive = Receive(queue, beats, metrics)
     answer = Answer(config, instance, queue, writer, metrics)
     server, port = make_server(config, Service(receive, answer), checks)
     if config.metrics is not None:

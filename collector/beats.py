@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from dataclasses import astuple, dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from annotq.collector.unsettled import Unsettled
 from annotq.v1.collector_pb2 import BeatRequest, ProcessBeat
 
 FLUSH_SECONDS = 5.0
+# A job attempt that was silent for longer has no metrics any more.
+RECENT_NS = 86_400 * 1_000_000_000
 # While the disk is full; two samples per host every ten seconds otherwise.
 MOST_SAMPLES = 100_000
 _LATEST_NS = 1 << 62  # differences of such times fit into 64 bits
@@ -62,6 +65,13 @@ _UPSERT = """INSERT INTO heartbeat SELECT * FROM incoming
         step = excluded.step, step_ns = excluded.step_ns, spooled_bytes = excluded.spooled_bytes,
         dropped_traces = greatest(dropped_traces, excluded.dropped_traces)"""
 
+# States as in the view agents, whose joins a few times a minute would be too much for 100,000 ranks.
+_STATES = """SELECT job, attempt, coalesce(ended, CASE WHEN NOT alive THEN 'ending' ELSE 'running' END) AS state, count(*)
+    FROM process LEFT JOIN heartbeat USING (process_id)
+    WHERE process_key IS NOT NULL AND (job, attempt) IN (
+        SELECT (job, attempt) FROM process JOIN heartbeat USING (process_id) WHERE beat_ns >= ?)
+    GROUP BY ALL"""
+
 
 class Beats:
     """The newest beat of every process and the clock samples that are not in the store yet."""
@@ -99,7 +109,7 @@ class Beats:
         samples = list(self._samples)
         self._changed.clear()
         self._samples.clear()
-        return Flush(rows, samples, self._unsettled)
+        return Flush(rows, samples, self._unsettled, self._metrics)
 
     def _row(self, beat: ProcessBeat, now_ns: int) -> _Heartbeat:
         before = self._latest.get(beat.process_id)
@@ -120,11 +130,12 @@ class Beats:
 
 @dataclass(frozen=True)
 class Flush:
-    """Beats and samples on their way into the store; the clocks of their job attempts are fitted again."""
+    """Beats and samples on their way into the store; the clocks of their job attempts are fitted again, ranks counted."""
 
     rows: list[_Heartbeat]
     samples: list[_Sample]
     unsettled: Unsettled
+    metrics: Metrics
 
     def write(self, connection: duckdb.DuckDBPyConnection, processes: Processes) -> None:
         """The writer's part of it."""
@@ -135,6 +146,8 @@ class Flush:
             samples = pa.Table.from_arrays(_columns(self.samples, _SAMPLE), schema=_SAMPLE)
             run_on(connection, "INSERT INTO clock_sample SELECT * FROM incoming", samples)
             self.unsettled.add(Target(sample.job, sample.attempt) for sample in self.samples)
+        states = connection.execute(_STATES, [time.time_ns() - RECENT_NS]).fetchall()
+        self.metrics.ranks({(job, attempt, state): ranks for job, attempt, state, ranks in states})
 
 
 def _columns(rows: list[_Heartbeat] | list[_Sample], schema: pa.Schema) -> list[pa.Array[Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from annotq.agent.config import token
+from annotq.agent.config import sendable_token, token
 from annotq.agent.errors import EXIT_USAGE, AnnotqError
 
 DEFAULT_LISTEN = "127.0.0.1:4517"
@@ -38,15 +38,20 @@ class ServeConfig:
 def address(text: str) -> tuple[str, int]:
     """Host and port of HOST:PORT or [HOST]:PORT; port 0 means any free one. Raises AnnotqError (usage)."""
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    is_port = port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= 65_535
+    if not colon or not host or not is_port:
         raise AnnotqError(f"{text!r} is no HOST:PORT.", f"For example {DEFAULT_LISTEN}", EXIT_USAGE)
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise AnnotqError(
+            f"{text!r} is no HOST:PORT: an IPv6 address needs brackets.", f"For example [{host}]:{port}", EXIT_USAGE
+        )
     return host, int(port)
 
 
 def token_of(file: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
     """The shared token: the file's content, else as clients find theirs (ANNOTQ_TOKEN, ANNOTQ_TOKEN_FILE); None without any.
 
-    Raises AnnotqError for a file that cannot be used.
+    Raises AnnotqError for a file that cannot be used, and for a token that cannot be sent.
     """
     if file is None:
         return token(environment)
@@ -58,4 +63,4 @@ def token_of(file: Path | None, environment: Mapping[str, str] = os.environ) -> 
         ) from None
     if not found:
         raise AnnotqError(f"The token file {file} is empty.", "Write the token into it.")
-    return found
+    return sendable_token(found, f"the file {file}")

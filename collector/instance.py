@@ -42,6 +42,7 @@ class Instance:
 
     def __init__(self, path: Path, memory: str, questions: int) -> None:
         self.path = path
+        self._file: tuple[int, int] | None = None  # device and inode of the open file
         self._memory = memory
         self._questions = questions
         # A folder of its own: another process that spills beside the store file would use the same file names.
@@ -56,14 +57,36 @@ class Instance:
         """Drop what is in memory and read the file and its log again. Raises as the constructor.
 
         After an error from which DuckDB does not recover; and after a commit that lacked memory: seen on 2.0.1, its undoing
-        can leave keys in an index that are in no table. No question may be running.
+        can leave keys in an index that are in no table. No question may be running. Raises AnnotqError too when another file,
+        or none, is there now: opening would make an empty store.
         """
+        if problem := self.file_problem():
+            raise AnnotqError(problem)
         self._close_connections()
         self._open()
+
+    def file_problem(self) -> str:
+        """Why what is committed now would be lost with the process: the open file has no name any more. Empty: it has."""
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return f"The store file {self.path} was removed; put it back, or start the collector anew."
+        except OSError as error:
+            return f"The store file {self.path} cannot be reached: {error.strerror}."
+        if (found.st_dev, found.st_ino) != self._file:
+            return f"The store file {self.path} was replaced by another; put it back, or start the collector anew."
+        return ""
 
     def checkpoint(self) -> None:
         """Move everything from the write-ahead log into the file."""
         self.writer.connection.execute("CHECKPOINT")
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory limit of the database."""
+        sql = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"
+        ((size,),) = self.readers[0].execute(sql).fetchall()
+        return int(size)
 
     def close(self) -> None:
         self._close_connections()
@@ -71,6 +94,8 @@ class Instance:
 
     def _open(self) -> None:
         self.writer = Store(self.path)
+        found = self.path.stat()
+        self._file = found.st_dev, found.st_ino
         self.readers: list[duckdb.DuckDBPyConnection] = []
         try:
             self._set_up()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from annotq.agent.errors import AnnotqError
 
@@ -10,6 +14,25 @@ from annotq.agent.errors import AnnotqError
 MOST_RANKS = 20_000
 _COMMIT_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 _QUERY_SECONDS = (0.001, 0.005, 0.02, 0.1, 0.5, 1, 5, 20, 60, 300)
+
+
+STATES = ("running", "ending", "stopped", "gone")  # of the view agents
+
+
+class _Ranks(Collector):
+    """How many ranks of a job attempt are in each state; all states of an attempt, so that an alert sees the zeros."""
+
+    def __init__(self) -> None:
+        self.counts: Mapping[tuple[str, int, str], int] = {}
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        text = "Ranks by state, of job attempts that reported in the last day; gone: died without a word."
+        family = GaugeMetricFamily("annotq_ranks", text, labels=["job", "attempt", "state"])
+        counts = self.counts
+        for job, attempt in sorted({(job, attempt) for job, attempt, _ in counts}):
+            for state in STATES:
+                family.add_metric([job, str(attempt), state], counts.get((job, attempt, state), 0))
+        yield family
 
 
 class Metrics:
@@ -20,7 +43,9 @@ class Metrics:
         self._batches = Counter("annotq_batches", "Batches committed to the store.", registry=own)
         self._rows = Counter("annotq_rows", "Rows committed to the store.", registry=own)
         self._bytes = Counter("annotq_bytes", "Bytes of committed batches, as they came over the wire.", registry=own)
-        self._rejected = Counter("annotq_rejected_batches", "Batches refused for good.", ["reason"], registry=own)
+        self._rejected = Counter(
+            "annotq_rejected_batches", "Batches and processes refused for good.", ["reason"], registry=own
+        )
         self.queue_batches = Gauge("annotq_queue_batches", "Batches that wait for their commit.", registry=own)
         self.queue_bytes = Gauge("annotq_queue_bytes", "Bytes of the batches that wait for their commit.", registry=own)
         self._commit = Histogram(
@@ -35,6 +60,8 @@ class Metrics:
             ["job", "attempt", "rank"],
             registry=own,
         )
+        self._states = _Ranks()
+        own.register(self._states)
         self._queries = Counter("annotq_queries", "Questions answered, by gRPC status.", ["outcome"], registry=own)
         self._query = Histogram(
             "annotq_query_seconds",
@@ -65,6 +92,10 @@ class Metrics:
     def answered(self, outcome: str, seconds: float) -> None:
         self._queries.labels(outcome).inc()
         self._query.observe(seconds)
+
+    def ranks(self, counts: Mapping[tuple[str, int, str], int]) -> None:
+        """How many ranks there are by job, attempt and state; replaces what was told before."""
+        self._states.counts = dict(counts)
 
     def seen(self, job: str, attempt: int, rank: int, seen_ns: int) -> None:
         """A sign of life of a rank, by the collector's clock."""

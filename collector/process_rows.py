@@ -11,6 +11,10 @@ from annotq.agent.kineto import TraceInfo
 from annotq.agent.process_info import ProcessInfo
 from annotq.collector.rows import Target
 
+RANK_TAKEN = "rank_taken"  # as a reason, in the store and in metrics
+# Of processes that are refused because of the same rank.
+MOST_REFUSED = 50
+
 
 class RankTakenError(AnnotqError):
     """Another process holds this rank of this job attempt."""
@@ -90,6 +94,16 @@ def register_process(connection: duckdb.DuckDBPyConnection, info: ProcessInfo) -
         ],
     )
     return process_id
+
+
+def note_rank_taken(connection: duckdb.DuckDBPyConnection, info: ProcessInfo, detail: str, now_ns: int) -> None:
+    """Keep, for `annotq status`, that a process was refused because another holds its rank: once each, MOST_REFUSED of them."""
+    process_id = Target(info.job, info.attempt).process_id(info.rank)
+    connection.execute(
+        """INSERT INTO rejected_batch SELECT ?, 0, 'REGISTER', ?, ?, ? FROM rejected_batch
+           WHERE process_id = ? AND kind = 'REGISTER' HAVING count(*) < ? AND count(*) FILTER (WHERE detail = ?) = 0""",
+        [process_id, RANK_TAKEN, detail, now_ns, process_id, MOST_REFUSED, detail],
+    )
 
 
 def end_process(connection: duckdb.DuckDBPyConnection, process_id: int, time_ns: int, how: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 
 import duckdb
 
 from annotq.agent.process_info import ProcessInfo
-from annotq.collector.process_rows import register_process
+from annotq.collector.process_rows import RankTakenError, note_rank_taken, register_process
 from annotq.collector.rows import Target
 from annotq.collector.trace_load import Arrived, arrived_so_far, forget_arriving
 
@@ -77,9 +78,14 @@ def register(
 ) -> ProcessState:
     """Announce a process and return where it stands. Raises RankTakenError when another process holds its rank.
 
-    A shipper with another layout numbers the pieces of an unfinished trace differently: that trace begins again.
+    The store keeps that it was refused. A shipper with another layout numbers the pieces of an unfinished trace differently:
+    that trace begins again.
     """
-    process_id = register_process(connection, info)
+    try:
+        process_id = register_process(connection, info)
+    except RankTakenError as error:
+        note_rank_taken(connection, info, error.message, time.time_ns())
+        raise
     state = processes.get(process_id) or _stored(connection, process_id, info)
     ((before,),) = connection.execute("SELECT layout FROM process WHERE process_id = ?", [process_id]).fetchall()
     if before != layout:

@@ -18,7 +18,8 @@ from annotq.agent.wire import SCHEMA_VERSION
 from annotq.collector.batch_queue import BatchQueue, Call, Shipment, StaleBatchError
 from annotq.collector.beats import Beats
 from annotq.collector.decode import MOST_RANKS
-from annotq.collector.process_rows import RankTakenError
+from annotq.collector.metrics import Metrics
+from annotq.collector.process_rows import RANK_TAKEN, RankTakenError
 from annotq.collector.process_state import ProcessState, register
 from annotq.v1 import collector_pb2 as pb
 
@@ -41,8 +42,10 @@ _DRAINING = StreamEnd(grpc.StatusCode.UNAVAILABLE, "the collector is stopping")
 class Receive:
     """Register, Ship, SyncClock and Beat of annotq.v1.Collector."""
 
-    def __init__(self, queue: BatchQueue, beats: Beats) -> None:
+    def __init__(self, queue: BatchQueue, beats: Beats, metrics: Metrics) -> None:
         self._queue = queue
+        self._metrics = metrics
+        self._refused: set[str] = set()  # keys of the processes that were counted as refused
         self._beats = beats
         self._registered: dict[int, ProcessState] = {}
         self._holders: dict[int, _Stream] = {}  # the stream that delivers a process
@@ -68,6 +71,7 @@ class Receive:
         try:
             state: ProcessState = await call.done
         except RankTakenError as error:
+            self._count_refused(info)
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{error.message}\n{error.hint}")
         self._registered[state.process_id] = state
         log.info("process registered", job=info.job, attempt=info.attempt, rank=info.rank, host=info.host, pid=info.pid)
@@ -105,6 +109,16 @@ class Receive:
         for stream in self._streams:
             stream.reading.cancel()
             stream.pending.put_nowait(_DRAINING)
+
+    def _count_refused(self, info: ProcessInfo) -> None:
+        """A shipper may ask again and again; a process counts once."""
+        if info.key in self._refused:
+            return
+        if len(self._refused) >= MOST_RANKS:
+            self._refused.clear()
+        self._refused.add(info.key)
+        self._metrics.rejected(RANK_TAKEN)
+        log.warning("process refused", job=info.job, attempt=info.attempt, rank=info.rank, host=info.host, pid=info.pid)
 
     async def _read(self, requests: AsyncIterator[pb.Batch], stream: _Stream) -> None:
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -44,11 +46,24 @@ def check_listening(config: ServeConfig) -> None:
     )
 
 
+def check_host(host: str) -> None:
+    """Raise AnnotqError (usage) for a host that does not exist, which would else be taken for one that others can reach."""
+    try:
+        socket.getaddrinfo(host.strip("[]"), None)
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise AnnotqError(
+            f"There is no host {host} to listen on: {reason}.",
+            "Choose an address of this machine for --listen: 127.0.0.1, or 0.0.0.0 for all.",
+            EXIT_USAGE,
+        ) from None
+
+
 def credentials(config: ServeConfig) -> grpc.ServerCredentials | None:
-    """TLS as configured; None without. Raises AnnotqError for a file that cannot be read."""
+    """TLS as configured; None without. Raises AnnotqError for a file that cannot be read, or is no authority."""
     if config.tls_cert is None or config.tls_key is None:
         return None
-    authority = None if config.tls_client_ca is None else _read(config.tls_client_ca)
+    authority = None if config.tls_client_ca is None else _authority(config.tls_client_ca)
     pair = (_read(config.tls_key), _read(config.tls_cert))
     return grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
 
@@ -101,6 +116,18 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def _authority(path: Path) -> bytes:
+    """The file's content; gRPC would take anything, and then let nobody in."""
+    content = _read(path)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=content.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError):
+        raise AnnotqError(
+            f"--tls-client-ca {path} holds no certificates.", "It has to be a PEM file: -----BEGIN CERTIFICATE-----"
+        ) from None
+    return content
 
 
 def _read(path: Path) -> bytes:

@@ -68,6 +68,7 @@ class Writer:
         self._processes = Processes()
         self._alone = 0  # so many entries get a transaction each, after a group that failed
         self._died = False
+        self._stopping = False
         self._giving_up = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="annotq-writer", daemon=True)
@@ -83,16 +84,20 @@ class Writer:
 
     async def stop(self, seconds: float) -> bool:
         """Commit what is queued and end; False when it took too long."""
+        self._stopping = True
         self._queue.close()
         await asyncio.to_thread(self._thread.join, seconds)
         self._giving_up.set()
         await asyncio.to_thread(self._thread.join, 2 * RETRY_SECONDS)
         self._queue.shut_down()
-        return self._queue.batches == 0 and not self._thread.is_alive() and not self._died
+        done = self._queue.batches == 0 and not self._thread.is_alive() and not self._died
+        return done and not self._instance.file_problem()
 
     def _run(self) -> None:
         try:
             while not self._giving_up.is_set() and self._queue.wait():
+                if not self._has_file():
+                    continue
                 group = Group(self._queue, alone=self._alone > 0)
                 try:
                     self._commit(group)
@@ -105,6 +110,16 @@ class Writer:
             log.exception("the writer died", error=str(error))
             self._died = True
             self._loop.call_soon_threadsafe(self._on_death)
+
+    def _has_file(self) -> bool:
+        """Whether a commit would last; waits a moment if not, or gives up when the collector is to end."""
+        problem = self._instance.file_problem()
+        if problem:
+            self._set_problem(problem)
+            if self._stopping:
+                self._giving_up.set()
+            self._giving_up.wait(RETRY_SECONDS)
+        return not problem
 
     def _commit(self, group: Group) -> None:
         started = time.monotonic()

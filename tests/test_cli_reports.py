@@ -177,6 +177,20 @@ def test_an_empty_store_names_the_command_that_fills_it(tmp_path: Path, command:
     assert "annotq ingest DIR" in done.stderr
 
 
+def test_ranks_that_only_registered_are_not_told_to_load_a_job(tmp_path: Path) -> None:
+    path = small_store(tmp_path / "store.duckdb")
+    with Store(path) as store:
+        # As ranks look before their first profiler window.
+        store.connection.execute(
+            """INSERT INTO process (process_id, job, attempt, rank, host, process_key, start_ns)
+            SELECT 900 + range, 'live', 0, range, 'node-a', concat('key', range), 1 FROM range(2)"""
+        )
+    result = annotq(path, "ranks", "--job", "live")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 1)
+    assert "2 ranks of live registered, no profiler window yet" in result.stderr
+    assert "No such rank: 9." in annotq(path, "ranks", "--job", "live", "--rank", "9").stderr
+
+
 def test_status_counts_traces_and_repeats_the_problems(tmp_path: Path) -> None:
     path = small_store(tmp_path / "store.duckdb", note="3 events were cut off.")
     found = {(row["topic"], row["item"]): row["value"] for row in rows(path, "status")}

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import grpc
 import pytest
-from collectors import Collector, Feed, events_table, noisy_table, note, pieces, process, trace_info
+from collectors import Collector, Feed, batch, events_table, noisy_table, note, pieces, process, trace_info
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from jobs import rows
 
 from annotq.agent.wire import sequence_of
+from annotq.cli.remote_door import RemoteDoor
+from annotq.cli.status_sql import status_statement
 from annotq.v1 import collector_pb2 as pb
 
 SECOND = 1_000_000_000
@@ -218,6 +220,76 @@ def test_the_store_of_another_collector_is_not_shared(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
+def test_nothing_is_acknowledged_for_a_store_file_that_is_gone(tmp_path: Path, replaced: bool) -> None:
+    with Collector(tmp_path / "store.duckdb") as collector:
+        process_id = collector.register(process()).process_id
+        assert [ack.error for ack in collector.ship([note(process_id, 1, "before")])] == [""]
+        aside = collector.db.rename(tmp_path / "aside.duckdb")
+        if replaced:
+            collector.db.write_bytes(b"something else")
+        feed = Feed(collector, timeout=60)
+        feed.send(note(process_id, 2, "meanwhile"))
+        _until(lambda: bool(collector.status().problem))
+        assert f"{collector.db} was {'replaced' if replaced else 'removed'}" in collector.status().problem
+        assert _health(collector) == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert collector.ask("SELECT note FROM agent_note") == [("before",)]
+        aside.rename(collector.db)
+        assert next(feed.acks).error == ""
+        _until(lambda: not collector.status().problem)
+        assert _health(collector) == health_pb2.HealthCheckResponse.SERVING
+        collector.db.unlink()
+        feed.send(note(process_id, 3, "never"))
+        started = time.monotonic()
+        assert collector.stop() == 1
+        assert time.monotonic() - started < 15
+        with pytest.raises(grpc.RpcError):
+            next(feed.acks)
+
+
+def test_an_idle_collector_whose_store_file_is_gone_ends_with_an_error(tmp_path: Path) -> None:
+    with Collector(tmp_path / "store.duckdb") as collector:
+        collector.db.unlink()
+        assert collector.stop() == 1
+
+
+def test_a_process_whose_rank_is_taken_shows(tmp_path: Path) -> None:
+    with Collector(tmp_path / "store.duckdb", "--metrics", "127.0.0.1:0") as collector:
+        collector.register(process(3))
+        others = [process(3, pid=7), process(3, pid=7), process(3, pid=8)]
+        for other in others:
+            with pytest.raises(grpc.RpcError) as refused:
+                collector.register(other)
+            assert refused.value.code() == grpc.StatusCode.ALREADY_EXISTS
+        assert _metrics(collector)['annotq_rejected_batches_total{reason="rank_taken"}'] == 2
+        with RemoteDoor(collector.address) as door:
+            statement = status_statement("live", "x", 1, time.time_ns(), [])
+            table = door.ask(statement.sql, statement.parameters).table.to_pylist()
+    said = sorted(row["value"] for row in table if row["topic"] == "refused batch")
+    assert [text.partition(" is taken")[0] for text in said] == [
+        "rank 3: REGISTER: rank_taken, Rank 3 of job live, attempt 0,"
+    ] * 2
+    assert "this is process 7 on node-a, the store holds process 103 on node-a" in said[0]
+
+
+def test_metrics_count_the_ranks_that_died(tmp_path: Path) -> None:
+    with Collector(tmp_path / "store.duckdb", "--metrics", "127.0.0.1:0") as collector:
+        ids = [collector.register(process(rank)).process_id for rank in range(4)]
+        for process_id, how in zip(ids, ("gone", "stopped"), strict=False):
+            end = {"time_ns": time.time_ns(), "how": how}
+            assert [ack.error for ack in collector.ship([batch(process_id, 1, pb.KIND_PROCESS_END, end)])] == [""]
+        beats = [pb.ProcessBeat(process_id=one, alive=number > 1) for number, one in enumerate(ids)]
+        collector.stub.Beat(pb.BeatRequest(host="node-a", processes=beats))
+        state = 'annotq_ranks{{attempt="0",job="live",state="{}"}}'.format
+        _until(lambda: _metrics(collector).get(state("gone")) == 1)
+        found = _metrics(collector)
+        assert [found[state(name)] for name in ("running", "ending", "stopped")] == [2, 0, 1]
+        collector.stop()
+    # Who watches learns of it also after a new start.
+    with Collector(collector.db, "--metrics", "127.0.0.1:0") as again:
+        _until(lambda: _metrics(again).get(state("gone")) == 1)
+
+
 def test_metrics_say_what_happened(tmp_path: Path) -> None:
     with Collector(tmp_path / "store.duckdb", "--metrics", "127.0.0.1:0") as collector:
         ids = [collector.register(process(rank)).process_id for rank in range(3)]
@@ -229,14 +301,7 @@ def test_metrics_say_what_happened(tmp_path: Path) -> None:
         collector.ask("SELECT 1")
         with pytest.raises(grpc.RpcError):
             collector.ask("DROP VIEW kernels")
-        address = next(
-            json.loads(line)["address"]
-            for line in collector.log.read_text().splitlines()
-            if line.startswith("{") and json.loads(line)["event"] == "metrics"
-        )
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
-            lines = reply.read().decode().splitlines()
-    found = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+        found = _metrics(collector)
     expected = {
         "annotq_batches_total": 6,
         "annotq_rows_total": 10,
@@ -265,6 +330,15 @@ def _noise(process_id: int, number: int) -> Iterator[pb.Batch]:
     start_ns = number * SECOND
     info = trace_info(20_000, f"{number:064}", window_start_ns=start_ns)
     return pieces(process_id, info, noisy_table(20_000, start_ns, seed=number), number=number)
+
+
+def _metrics(collector: Collector) -> dict[str, float]:
+    """The samples by name with labels."""
+    events = [json.loads(line) for line in collector.log.read_text().splitlines() if line.startswith("{")]
+    address = [event["address"] for event in events if event["event"] == "metrics"][-1]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
+        lines = reply.read().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
 def _health(collector: Collector) -> int:

@@ -133,6 +133,69 @@ def test_a_query_that_needs_too_much_memory_says_so(collector: Collector) -> Non
     assert collector.ask("SELECT 1") == [(1,)]
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT repeat('x', 3000000000)",
+        "SELECT system.main.\"REPEAT\"('x', '3000000000')",
+        "SELECT 'x'.repeat(3000000000)",
+        "SELECT repeat(s, 1000) FROM (SELECT repeat('x', 1000) AS s)",
+        "SELECT list(range(1000000000))",
+        "SELECT len(generate_series(1, ?))",
+        "SELECT * FROM unnest(range(1000000000))",
+        "SELECT [x FOR x IN range(1000000000)]",
+        "SELECT list_transform([1], lambda x: range(1000000000))",
+        "SELECT lpad('x', 3000000000, 'y')",
+        "SELECT array_resize([1], 2000000000)",
+        "SELECT bitstring('1', 2000000000)",
+        "SELECT format('{:>1000000000d}', 1)",
+        "SELECT printf('%*d', 1000000000, 1)",
+        "SELECT replace(s, 'x', s) FROM (SELECT repeat('x', 1000) AS s)",
+        "SELECT list_reduce(['x', 'x'], lambda a, b: a || b)",
+        "SELECT list_aggregate([1, 2], 'reservoir_quantile', 0.5, 2000000000)",
+        "SELECT 1 ORDER BY repeat('x', 3000000000)",
+        "SELECT 1 WHERE EXISTS (SELECT repeat('x', 3000000000))",
+        "DESCRIBE SELECT repeat('x', 3000000000)",
+        "EXPLAIN SELECT repeat('x', 3000000000)",
+        "EXPLAIN ANALYZE SELECT repeat('x', 3000000000)",
+        "SELECT * FROM query('SELECT repeat(''x'', 3000000000)')",
+        "SELECT * FROM json_execute_serialized_sql('{}')",
+    ],
+)
+def test_a_value_of_any_size_is_refused_before_it_is_made(collector: Collector, sql: str) -> None:
+    started = time.monotonic()
+    code, text = refused(collector, sql)
+    message, hint = text.split("\n")
+    assert code == Code.INVALID_ARGUMENT and ("any size" in message or "cannot be used" in message) and hint
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "answer"),
+    [
+        ("SELECT repeat('-', 3), len(range(1, 1000))", ("---", 999)),
+        ("SELECT lpad(CAST(rank AS VARCHAR), 4, '0') FROM ranks WHERE rank = 1", ("0001",)),
+        ("SELECT count(*) FROM range(10) t(i), range(t.i)", (45,)),
+        ("SELECT format('{:>5.1f}', 1.5), printf('%03d', 7), replace('a.b', '.', '/')", ("  1.5", "007", "a/b")),
+        ("SELECT list_aggregate([1, 2], 'sum'), array_to_string(list_slice([1, 2, 3], 1, 2), ', ')", (3, "1, 2")),
+        (f"SELECT {' + '.join(['1'] * 900)}", (900,)),
+    ],
+)
+def test_small_values_and_rows_are_answered(collector: Collector, sql: str, answer: tuple[object, ...]) -> None:
+    assert collector.ask(sql) == [answer]
+
+
+def test_a_question_that_grows_past_the_memory_of_the_collector_is_stopped(tmp_path: Path) -> None:
+    # Lists of lists of lists: no function that is refused, and nothing that DuckDB counts.
+    numbers = "range(0, 1000)"
+    sql = f"SELECT list_transform({numbers}, lambda x: list_transform({numbers}, lambda y: {numbers})) FROM range(100)"
+    with Collector(tmp_path / "store.duckdb", "--memory", "200MB", "--queue-bytes", str(1 << 20)) as small:
+        code, text = refused(small, sql)
+        assert code == Code.RESOURCE_EXHAUSTED and "more memory than the collector may use" in text
+        assert small.process.poll() is None and "questions stopped" in small.log.read_text()
+        _until(lambda: small.ask("SELECT 1") == [(1,)])
+
+
 def test_a_client_that_goes_away_ends_its_query(collector: Collector) -> None:
     for leave in ("cancel", "deadline"):
         calls = [

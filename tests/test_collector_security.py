@@ -19,7 +19,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from annotq.agent.errors import AnnotqError
 from annotq.collector.config import ServeConfig, address, token_of
-from annotq.collector.security import check_listening
+from annotq.collector.security import check_host, check_listening
+from annotq.collector.security import credentials as server_credentials
 from annotq.v1 import collector_pb2 as pb
 from annotq.v1 import collector_pb2_grpc
 
@@ -215,7 +216,45 @@ def test_the_token_comes_from_a_file_or_the_environment(tmp_path: Path) -> None:
         token_of(tmp_path / "none")
 
 
-@pytest.mark.parametrize("text", ["", "4517", ":4517", "host:", "host:x", "host:70000", "host:-1"])
+@pytest.mark.parametrize(
+    "text", ["pass\nword of sixteen", "p\u00e4ssword of sixteen", "password\x00of sixteen", "\x7f" * 16]
+)
+def test_a_token_that_cannot_be_sent_is_refused_and_its_source_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "token"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(AnnotqError, match=rf"{file} holds characters that cannot be sent"):
+        token_of(file)
+    with pytest.raises(AnnotqError, match=r"ANNOTQ_TOKEN holds characters that cannot be sent"):
+        token_of(None, {"ANNOTQ_TOKEN": text})
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"no certificate", b"\xff\xfe", b"-----BEGIN CERTIFICATE-----\nx\n"])
+def test_an_authority_that_is_none_is_refused(tmp_path: Path, authority: Authority, content: bytes) -> None:
+    server = authority.issue("server")
+    paths = {name: tmp_path / name for name in ("tls_cert", "tls_key", "tls_client_ca")}
+    paths["tls_cert"].write_bytes(server.certificate)
+    paths["tls_key"].write_bytes(server.key)
+    paths["tls_client_ca"].write_bytes("# Behörde\n".encode() + authority.pair.certificate)
+    assert server_credentials(config("127.0.0.1", **paths)) is not None
+    paths["tls_client_ca"].write_bytes(content)
+    with pytest.raises(AnnotqError, match=r"tls_client_ca holds no certificates"):
+        server_credentials(config("127.0.0.1", **paths))
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 80 + ".invalid", "127.0.0.1.5"])
+def test_a_host_that_does_not_exist_is_named(tmp_path: Path, host: str) -> None:
+    with pytest.raises(AnnotqError, match=f"There is no host {host} to listen on") as refused:
+        check_host(host)
+    assert refused.value.exit_code == 2
+    for real in ("127.0.0.1", "[::1]", "::1", "0.0.0.0", "localhost"):
+        check_host(real)
+    with pytest.raises(RuntimeError, match="There is no host"):
+        Collector(tmp_path / "store.duckdb", "--listen", f"{host}:0")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "4517", ":4517", "host:", "host:x", "host:70000", "host:-1", "::1:0", "fe80::1:4517", "[::1:0"]
+)
 def test_an_address_that_is_none_is_a_usage_error(text: str) -> None:
     with pytest.raises(AnnotqError, match="is no HOST:PORT"):
         address(text)

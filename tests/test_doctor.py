@@ -203,6 +203,23 @@ def test_what_a_run_that_was_killed_left_is_found(tmp_path: Path) -> None:
     assert left.fix == f"annotq ship --spool {tmp_path / 'spool/run-train-7'} --once"
 
 
+def test_what_waits_for_another_collector_is_found_too(tmp_path: Path) -> None:
+    """Each collector has a spool of its own below the usual folder; what is set aside in a process is none of them."""
+    trace = write_trace(tmp_path / "rank0.json", [kernel("k", 1)], rank=0)
+    base = tmp_path / "annotq/spool"
+    spool = writer(base / "other_4517")
+    add_trace(spool, trace)
+    plain = writer(base)
+    (plain.folder / "bad").mkdir()
+    (plain.folder / "bad/00000001.note.json").write_text("{}")
+    plain.close(99, "stopped")
+    checks = list(spool_checks(base / "here_4517", {"XDG_STATE_HOME": str(tmp_path)}))
+    assert [check.fix for check in checks if check.what == "left in the spool"] == [
+        f"annotq ship --spool {base} --once",
+        f"annotq ship --spool {base / 'other_4517'} --once",
+    ]
+
+
 def test_without_a_collector_it_says_where_the_recording_stays() -> None:
     (check,) = collector_checks(None, {})
     assert (check.state, "annotq run" in check.fix) == ("warn", True)

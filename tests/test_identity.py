@@ -70,6 +70,13 @@ def test_a_rank_of_an_initialized_process_group_is_the_last_resort() -> None:
         (TORCHRUN, "llama"),
         ({**TORCHRUN, "ANNOTQ_JOB": "mine"}, "mine"),
         (SLURM, "slurm-77"),
+        # Two steps of an allocation are two jobs; the batch script and a shell have numbers that mean no step.
+        ({**SLURM, "SLURM_STEP_ID": "1"}, "slurm-77.1"),
+        ({**SLURM, "SLURM_STEP_ID": "4294967291"}, "slurm-77"),
+        ({**SLURM, **TORCHRUN, "TORCHELASTIC_RUN_ID": "none", "SLURM_STEP_ID": "1"}, "slurm-77.1"),
+        # And so are two torchruns in its script.
+        ({**SLURM, **ONE_NODE}, "slurm-77-4711"),
+        ({"ANNOTQ_JOB": "a\udcff"}, "a\\xff"),
         ({**SLURM, **TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "slurm-77"),
         # One launcher has started all ranks of the node: they share its start.
         (ONE_NODE, "train-20261201-073640-4711"),
@@ -125,6 +132,10 @@ def test_coordinates() -> None:
         ({}, {"rank": -1}, "rank=-1"),
         ({}, {"world_size": "4"}, "world_size='4'"),
         ({}, {"coordinates": {"dp": "x"}}, "'dp': 'x'"),
+        ({}, {"coordinates": {"dp": True}}, "'dp': True"),
+        ({}, {"coordinates": {"dp": 1 << 70}}, "holds values that are no numbers"),
+        ({}, {"coordinates": ["dp", 0]}, "is no dictionary"),
+        ({}, {"rank": 1 << 70}, "is no number"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_said_and_passed_over(

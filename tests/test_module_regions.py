@@ -20,6 +20,7 @@ from annotq.agent import module_regions, optimizer_regions, regions  # noqa: E40
 from annotq.agent.capture_marks import CaptureMarks  # noqa: E402
 from annotq.agent.module_names import ModuleNames  # noqa: E402
 from annotq.agent.module_regions import ModuleRegions  # noqa: E402
+from annotq.agent.region_path import current_path  # noqa: E402
 
 
 class Block(nn.Module):
@@ -91,7 +92,7 @@ def test_eager_work_gets_it_while_a_profiler_runs(hooks: ModuleRegions) -> None:
 
 def test_nothing_is_entered_without_capture_and_profiler(hooks: ModuleRegions) -> None:
     Net(1)(torch.ones(4))
-    assert regions._path.get() == ""
+    assert current_path() == ""
     assert hooks._calls.stack == []
 
 
@@ -112,7 +113,7 @@ def test_a_part_called_on_its_own_keeps_its_place(hooks: ModuleRegions, marked: 
     marked.clear()
     net.layers[1].mlp(x)
     assert marked == ["Net > layers.1 > layers.1.mlp"]
-    assert regions._path.get() == ""
+    assert current_path() == ""
 
 
 def test_the_recomputation_of_a_checkpoint_has_the_names_of_the_forward(
@@ -143,7 +144,7 @@ def test_an_exception_in_forward_leaves_every_region(
     marked.clear()
     net(x)
     assert marked == ONE_BLOCK
-    assert regions._path.get() == ""
+    assert current_path() == ""
     assert hooks._calls.stack == []
 
 
@@ -243,7 +244,7 @@ def test_a_module_that_cannot_be_looked_up_only_loses_its_name(hooks: ModuleRegi
         warnings.simplefilter("ignore", RuntimeWarning)
         assert Unhashable().forward(torch.ones(1)) == 1
         assert Unhashable()(torch.ones(1)) == 1
-    assert regions._path.get() == ""
+    assert current_path() == ""
 
 
 def test_without_hooks_torch_is_as_it_was(hooks: ModuleRegions, marked: list[str]) -> None:
@@ -284,4 +285,4 @@ def test_an_optimizer_has_the_name_that_the_profiler_gives_it(
     installed.remove()
     torch.optim.SGD(net.parameters()).step()
     assert marked == ["Optimizer.step#SGD.step"]
-    assert regions._path.get() == ""
+    assert current_path() == ""

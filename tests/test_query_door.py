@@ -202,6 +202,20 @@ def test_a_query_that_needs_too_much_memory_says_so(door: Door, sql: str) -> Non
     assert "--memory" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        ("SELECT len(range(300000000))", "FROM range"),
+        ("SELECT repeat('x', 3000000000)", "number up to 1,000"),
+        ("SELECT * FROM query('SELECT repeat(''x'', 3000000000)')", "annotq views"),
+    ],
+)
+def test_a_value_of_any_size_is_refused_with_what_to_use_instead(door: Door, sql: str, hint: str) -> None:
+    with pytest.raises(AnnotqError, match=r"any size|cannot be used") as caught:
+        door.ask(sql)
+    assert hint in caught.value.hint
+
+
 def test_a_sort_past_the_memory_limit_uses_the_disk_and_leaves_nothing(store: Path, tmp_path: Path) -> None:
     sql = "SELECT sum(n) FROM (SELECT row_number() OVER (ORDER BY hash(i)) AS n FROM range(5000000) t(i))"
     code = (

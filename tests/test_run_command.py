@@ -178,7 +178,7 @@ def test_a_running_collector_is_used_and_left_running(place: Place) -> None:
         script = place.script(arguments="job='mine'")
         done = place.annotq("run", "--endpoint", collector.address, "--", *script)
         assert done.returncode == 0, done.stderr
-        assert re.fullmatch(r"trained script-\d{8}-\d{6}\n", done.stdout)
+        assert re.fullmatch(r"trained script-\d{8}-\d{6}-\d+\n", done.stdout)
         assert "job mine: 1 of 1 ranks" in done.stderr
         assert f"annotq status --endpoint {collector.address} --job mine" in done.stderr
         assert collector.ask("SELECT job, state FROM agents") == [("mine", "stopped")]
@@ -242,6 +242,22 @@ def test_a_store_that_is_in_use_stops_the_run_before_the_training(place: Place) 
     assert "is open in another process" in done.stderr
     assert "--db" in done.stderr.splitlines()[-1]
     assert place.spools == []
+
+
+def test_a_name_that_is_taken_does_not_show_the_other_runs_ranks_as_ours(place: Place) -> None:
+    with Collector(place.folder / "other.duckdb") as collector:
+        first = place.annotq("run", "--endpoint", collector.address, "--job", "j", "--", *place.script())
+        second = place.annotq("run", "--endpoint", collector.address, "--job", "j", "--", *place.script())
+    assert "job j: 1 of 1 ranks" in first.stderr
+    assert second.returncode == 1
+    assert "The rank of this run was refused" in second.stderr and "1 of 1 ranks" not in second.stderr
+    assert "not collected: rank 0 was refused" in second.stderr
+
+
+def test_a_name_that_is_no_text_is_a_usage_error(place: Place) -> None:
+    done = place.annotq("run", "--job", "a\udcff", "true")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is no UTF-8" in done.stderr
 
 
 def test_a_command_that_is_not_there_is_a_usage_error(place: Place) -> None:

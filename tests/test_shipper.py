@@ -65,7 +65,7 @@ def test_a_refused_file_is_set_aside_and_the_others_go_on(tmp_path: Path) -> Non
     assert (refused / "00000002.snapshot.json.reason.txt").read_text() == "graph 3 is not wanted\n"
     assert json.loads((refused / "00000002.snapshot.json").read_text())["exec_graph_id"] == 3
     with ScriptedCollector() as collector:
-        again = ship(tmp_path, collector)
+        again = ship(tmp_path, collector, once=True)
     assert (again.processes, collector.registered) == (0, [])
 
 
@@ -76,7 +76,7 @@ def test_a_refused_process_is_marked_and_the_others_go_on(tmp_path: Path) -> Non
         taken = (grpc.StatusCode.ALREADY_EXISTS, "rank 0 is taken")
         collector.refuse_process = lambda request: taken if request.process.rank == 0 else None
         summary = ship(tmp_path, collector)
-        again = ship(tmp_path, collector)
+        again = ship(tmp_path, collector, once=True)
     (left,) = [path for path in tmp_path.iterdir() if path.is_dir()]
     assert (left / "refused").read_text() == f"rank 0 is taken\nTo load it: annotq ingest {left} --job OTHER\n"
     assert (summary.processes, summary.refused) == (1, 1)
@@ -120,7 +120,7 @@ def test_a_folder_without_identity_is_left_alone(tmp_path: Path) -> None:
     spool.put("snapshot", snapshot())
     (spool.folder / "process.json").write_text("{")
     with ScriptedCollector() as collector:
-        summary = ship(tmp_path, collector)
+        summary = ship(tmp_path, collector, once=True)
     assert "process.json cannot be read" in summary.reasons[0]
     assert (summary.refused, collector.batches) == (1, [])
     assert (spool.folder / "00000001.snapshot.json").exists()
@@ -168,6 +168,7 @@ def test_a_second_shipper_has_nothing_to_do(tmp_path: Path) -> None:
     )
     with holding(code, tmp_path / "shipper.lock") as other, ScriptedCollector() as collector:
         summary = ship(tmp_path, collector)
+    assert summary.held_for is None  # the other one has not said
     assert summary.sentence() == f"this spool is being shipped by process {other.pid}; nothing to do here"
     assert collector.registered == []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -10,6 +12,7 @@ import grpc
 import pytest
 from scripted_collector import ScriptedCollector
 from spools import identity
+from test_collector_security import Authority
 
 from annotq.agent.backoff import Backoff
 from annotq.agent.channel import Access, access, as_error, open_channel, stub_on
@@ -106,3 +109,42 @@ def test_waits_grow_to_ten_seconds_and_differ_from_node_to_node() -> None:
     again.next()
     again.reset()
     assert again.next() <= 0.1
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path, Path]]:
+    """Address of a server that speaks TLS, the authority of its certificate, and another."""
+    authority, folder = Authority("ours"), tmp_path_factory.mktemp("tls")
+    (folder / "ca.pem").write_bytes(authority.pair.certificate)
+    (folder / "other.pem").write_bytes(Authority("others").pair.certificate)
+    pair = authority.issue("collector")
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(pair.key, pair.certificate)]))
+    server.start()
+    yield f"127.0.0.1:{port}", folder / "ca.pem", folder / "other.pem"
+    server.stop(0).wait()
+
+
+def failure(way: Access) -> AnnotqError:
+    """What a call to nowhere in particular fails with."""
+    with open_channel(way) as channel, pytest.raises(grpc.RpcError) as failed:
+        stub_on(channel).Register(request_of(identity()), timeout=10)
+    return as_error(failed.value, way.endpoint)
+
+
+def test_a_connection_that_fails_over_tls_is_told_the_variable(tls: tuple[str, Path, Path]) -> None:
+    address, ca, other = tls
+    assert "if the collector speaks TLS, set ANNOTQ_TLS_CA" in failure(Access(address)).hint
+    assert "Check ANNOTQ_TLS_CA" in failure(Access(address, ca=other)).hint
+    with ScriptedCollector() as collector:
+        assert "For a collector without TLS, unset it" in failure(Access(collector.endpoint, ca=ca)).hint
+    assert "annotq serve" in failure(Access("127.0.0.1:9")).hint
+    assert failure(Access(address, ca=ca)).exit_code == EXIT_FAILED  # it answers: no such method
+
+
+def test_a_proxy_for_the_web_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with ScriptedCollector() as collector, open_channel(Access(f"0.0.0.0:{collector.port}")) as channel:
+        # An address that is not obviously this machine.
+        assert stub_on(channel).Register(request_of(identity()), timeout=10).process_id == 1000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from annotq.cli.options import Ranks, ReadingOptions, reading_command
-from annotq.cli.report import open_report
+from annotq.cli.report import Report, open_report
 from annotq.cli.statement import equals, one_of, select
 
 
@@ -20,11 +20,21 @@ def ranks(options: ReadingOptions, rank: Ranks = None) -> None:
     with open_report(options) as report:
         names = report.jobs()
         conditions = [equals("job", options.job), one_of("rank", rank)]
-        if report.show(select(columns, "ranks", conditions, "job, attempt, rank"), _empty(options, rank)):
+        empty = _empty(report, options, rank)
+        if report.show(select(columns, "ranks", conditions, "job, attempt, rank"), empty):
             report.note_coverage(*names)
 
 
-def _empty(options: ReadingOptions, rank: list[int] | None) -> str:
+def _empty(report: Report, options: ReadingOptions, rank: list[int] | None) -> str:
+    """What to say when there is no row. Ranks that only reported themselves have none: there is nothing to measure yet."""
+    if options.show_sql:
+        return ""
+    jobs = select("count(*), count(DISTINCT job)", "agents", [equals("job", options.job), one_of("rank", rank)], "1")
+    ((ranks, names),) = (row.values() for row in report.ask(jobs.sql, jobs.parameters).to_pylist())
+    if ranks:
+        of = f" of {options.job}" if options.job else f" of {names} jobs" if names > 1 else ""
+        counted = "1 rank" if ranks == 1 else f"{ranks:,} ranks"
+        return f"{counted}{of} registered, no profiler window yet. annotq status says how they are."
     if rank:
         return f"No such rank: {', '.join(map(str, rank))}. Without --rank all of them are shown."
     return "There is no rank in the store yet. Load a job: annotq ingest DIR"

@@ -15,9 +15,11 @@ from typing import Annotated
 import typer
 
 from annotq.agent.errors import EXIT_FAILED, EXIT_USAGE, AnnotqError
+from annotq.agent.valid_text import is_valid, valid_text
 from annotq.cli.errors import note, print_error
 from annotq.cli.local_collector import LocalCollector
 from annotq.cli.options import chosen_place
+from annotq.cli.torchrun_words import run_id, spans_nodes
 from annotq.cli.training_process import Signals
 
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, such as torchrun train.py.")]
@@ -35,7 +37,9 @@ Endpoint = Annotated[
 ]
 JobName = Annotated[
     str | None,
-    typer.Option("--job", envvar="ANNOTQ_JOB", metavar="NAME", help="Default: the script's name, date and time."),
+    typer.Option(
+        "--job", envvar="ANNOTQ_JOB", metavar="NAME", help="Default: the script's name, date, time and process."
+    ),
 ]
 Modules = Annotated[
     bool, typer.Option("--modules", help="Name regions after the model's modules, without a change to its code.")
@@ -69,11 +73,13 @@ def run(
             f"There is no command {command[0]}.", "For example: annotq run -- torchrun train.py", EXIT_USAGE
         )
     place = chosen_place(db, endpoint)
-    job = job or _job_name(command)
+    job = _checked_job(job) if job else _job_name(command)
     spool = _spool_folder(job)
     environment = os.environ | {"ANNOTQ_JOB": job, "ANNOTQ_SPOOL": str(spool)}
     if modules:
         environment["ANNOTQ_MODULES"] = "1"
+    from annotq.cli.shipping_wait import refused_in
+
     since_ns = time.time_ns()
     _mention_earlier_runs(spool.parent)
     collector: LocalCollector | None = None
@@ -94,7 +100,7 @@ def run(
         problems = _finish(spool, address, environment, wait, signals, collector)
         if collector is not None and (problem := collector.stop()) is not None and problem not in problems:
             problems.append(problem)
-    problems += _summarize(place, job, since_ns)
+    problems += _summarize(place, job, since_ns, refused_in(spool))
     _clean_up(spool, problems)
     for problem in problems:
         _say(f"not collected: {problem}")
@@ -117,15 +123,15 @@ def _finish(
     return wait_for_shipping(spool, endpoint, environment, seconds, signals.hurry, _say)
 
 
-def _summarize(place: Path | str, job: str, since_ns: int) -> list[str]:
-    """Print the summary. A store that cannot be asked is a problem, not an end."""
+def _summarize(place: Path | str, job: str, since_ns: int, refused: int) -> list[str]:
+    """Print the summary. A store that cannot be asked is a problem, not an end. refused: processes that were not taken."""
     from annotq.cli.door import open_door
     from annotq.cli.run_summary import run_summary, where_option
     from annotq.collector.query import Limits
 
     try:
         with open_door(place, Limits(rows=_SUMMARY_ROWS, seconds=_SUMMARY_SECONDS)) as door:
-            lines = run_summary(door, where_option(place), job, socket.gethostname(), since_ns)
+            lines = run_summary(door, where_option(place), job, valid_text(socket.gethostname()), since_ns, refused)
             note("\n".join(["", *lines]))
     except AnnotqError as error:
         print_error(error)
@@ -134,18 +140,34 @@ def _summarize(place: Path | str, job: str, since_ns: int) -> list[str]:
 
 
 def _job_name(command: Sequence[str]) -> str:
-    """The script's name with the local date and time: two runs of a script are two jobs."""
+    """The script's name with the local date and time and our process id: two runs of a script are two jobs.
+
+    All nodes of a torchrun have one name, or are told how to get it: each runs an `annotq run` of its own.
+    """
+    if spans_nodes(command, os.environ):
+        if (given := run_id(command, os.environ)) is not None:
+            return _checked_job(given)
+        _say(
+            "this command runs on several nodes, and each would be a job of its own: give all of them the same --job NAME "
+            "here or --rdzv-id NAME in torchrun, and one collector with --endpoint"
+        )
     scripts = [word for word in command if word.endswith(".py")]
-    stem = Path(scripts[0] if scripts else command[0]).stem
-    return f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
+    stem = valid_text(Path(scripts[0] if scripts else command[0]).stem)
+    return f"{stem}-{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
+
+
+def _checked_job(name: str) -> str:
+    if not is_valid(name):
+        raise AnnotqError(f"The job's name {valid_text(name)!r} is no UTF-8.", "Choose another with --job.", EXIT_USAGE)
+    return name
 
 
 def _spool_folder(job: str) -> Path:
     """A folder of this run below the usual spool. Raises AnnotqError when it cannot be made."""
-    from annotq.agent.config import spool_root
+    from annotq.agent.config import spool_base
 
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job)[:80].strip(".")
-    folder = spool_root() / f"run-{name}-{os.getpid()}"
+    folder = spool_base() / f"run-{name}-{os.getpid()}"
     try:
         folder.mkdir(parents=True)
     except OSError as error:

@@ -12,7 +12,9 @@ from annotq.cli.errors import note
 
 Spool = Annotated[
     Path | None,
-    typer.Option("--spool", envvar="ANNOTQ_SPOOL", metavar="DIR", help="Default: annotq/spool in your state folder."),
+    typer.Option(
+        "--spool", envvar="ANNOTQ_SPOOL", metavar="DIR", help="Default: the collector's in your state folder."
+    ),
 ]
 Endpoint = Annotated[
     str | None, typer.Option("--endpoint", envvar="ANNOTQ_ENDPOINT", metavar="HOST:PORT", help="The collector.")
@@ -53,17 +55,25 @@ def ship(
     import socket
 
     from annotq.agent.channel import access, as_error
-    from annotq.agent.config import spool_root
+    from annotq.agent.config import spool_base, spool_root
     from annotq.agent.ship import log_to_stderr, run_shipper, stop_on_signals
     from annotq.agent.ship_options import NICENESS, ShipOptions
+    from annotq.agent.valid_text import valid_text
 
-    folder = spool or spool_root()
+    way = access(endpoint)
+    folder = spool or spool_root(endpoint=way.endpoint)
+    unaddressed = _unaddressed(spool_base()) if spool is None else ""
     if once and not folder.is_dir():
-        raise AnnotqError(f"{folder}: no such folder.", "Give the spool folder with --spool DIR.")
-    named = host or socket.gethostname()
+        raise AnnotqError(
+            f"{folder}: no such folder.",
+            unaddressed or "Give the spool with --spool DIR; annotq doctor lists what waits.",
+        )
+    if unaddressed:
+        note(unaddressed)
+    named = valid_text(host or socket.gethostname())
     options = ShipOptions(
         folder,
-        access(endpoint),
+        way,
         once,
         forever,
         give_up,
@@ -71,7 +81,7 @@ def ship(
         host=named,
         niceness=NICENESS,
     )
-    stop = stop_on_signals()
+    stop = stop_on_signals(flush)
     log_to_stderr()
     if quiet:
         logging.getLogger().setLevel(logging.WARNING)
@@ -83,3 +93,21 @@ def ship(
         raise typer.Exit(EXIT_INTERRUPTED)
     if summary.refused or (once and summary.gave_up):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _unaddressed(base: Path) -> str:
+    """What to say of ranks that were recorded while no collector was named; empty when there are none.
+
+    Not sent along: the user says which collector they are for.
+    """
+    from annotq.agent.spool_reader import ProcessFolder, process_folders
+
+    waiting = [
+        found
+        for found in process_folders(base)
+        if isinstance(found, ProcessFolder) and not found.shipped() and found.refused() is None
+    ]
+    if not waiting:
+        return ""
+    ranks = "1 rank was" if len(waiting) == 1 else f"{len(waiting)} ranks were"
+    return f"{ranks} recorded without a collector: annotq ship --spool {base} --once sends that."

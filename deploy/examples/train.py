@@ -24,10 +24,8 @@ width, batch = (1024, 512) if gpus else (128, 64)
 repeats = 4 if rank == options.slow_rank else 1
 torch.set_num_threads(1)
 if ranks > 1:  # NCCL wants a GPU for each rank, unless told otherwise
-    shared = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"
-    dist.init_process_group(
-        "nccl" if gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) or gpus and shared else "gloo"
-    )
+    enough = gpus >= int(os.environ.get("LOCAL_WORLD_SIZE", ranks)) or "NCCL_MULTI_RANK_GPU_ENABLE" in os.environ
+    dist.init_process_group("nccl" if gpus and enough else "gloo")
 annotq.agent.start()
 
 torch.set_default_device(device)
