@@ -45,6 +45,7 @@ Written by `make evaluate` (`python evaluation/run.py`; `--only` replaces single
 cell). Every job comes from a seed: `tests/simulated_job.py` runs a model cut over dp x tp x pp ranks, with collectives
 that end together, noise, and the causes put in, and `straggler_report` judges what lands in the store. The limits in the
 code were chosen with jobs of this generator in view: real jobs whose noise is of another kind can do worse.
+Some of the seeds below were looked at while the limits were chosen, so the tables are not held out: fresh seeds can do worse too.
 
 Unless a section says otherwise: 2 layers a stage, each with attention and MLP, forward and backward; a pass through a region
 scatters by 5 % (log-normal), independently; constant differences of 1 % between ranks, which come on top of the size that is
