@@ -84,7 +84,7 @@ def _annotation_columns(
     codes: dict[object, int] = {}
     high_half = exec_graph_id << 32
     for node in index:
-        merged = _merged(annotations.get(high_half | node))
+        merged = merged_fields(annotations.get(high_half | node))
         if not merged:
             continue
         key = _content_key(merged)
@@ -97,7 +97,7 @@ def _annotation_columns(
     return {"node": node_column, "code": code_column, "distinct": distinct}
 
 
-def _merged(entries: Sequence[Any] | None) -> dict[str, Any]:
+def merged_fields(entries: Sequence[Any] | None) -> dict[str, Any]:
     """One dictionary from a node's entries, the later ones winning (as annotations.annotation_row reads a file's)."""
     if not entries:
         return {}

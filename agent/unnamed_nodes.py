@@ -11,6 +11,8 @@ from collections import ChainMap, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from annotq.agent.graph_snapshots import merged_fields
+
 _WORK = ("kernel", "memcpy", "memset")
 # In the names of torch's kernels: what adds two tensors, and what writes ones.
 _SUM, _SEED = "CUDAFunctor_add", "FillFunctor"
@@ -26,7 +28,7 @@ def with_unnamed(data: Mapping[str, Any], annotations: Entries, around: Mapping[
     around: the region in which the whole capture lies. What is added for gradients is marked `between_nodes`.
     """
     nodes = {node["index"]: node for node in data["nodes"]}
-    fields = {index: _fields(annotations.get(node["tools_id"])) for index, node in nodes.items()}
+    fields = {index: merged_fields(annotations.get(node["tools_id"])) for index, node in nodes.items()}
     unnamed = [index for index, node in nodes.items() if node["node_type"] in _WORK and "name" not in fields[index]]
     if not unnamed:
         return annotations
@@ -82,15 +84,3 @@ def _nearest(
         else:
             ends = False
     return None, ends and not waiting
-
-
-def _fields(entries: Sequence[Any] | None) -> Mapping[str, Any]:
-    """One dictionary from a node's entries, the later ones winning."""
-    if not entries:
-        return {}
-    if len(entries) == 1 and isinstance(entries[0], dict):
-        return entries[0]
-    merged: dict[str, Any] = {}
-    for entry in entries:
-        merged |= entry if isinstance(entry, dict) else {"name": entry}
-    return merged
