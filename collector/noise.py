@@ -20,6 +20,7 @@ from annotq.collector.statistics import (
     Floats,
     medians,
     medians_of_others,
+    quantiles,
     variance_inflation,
 )
 
@@ -36,6 +37,8 @@ CUT, CUT_SCALE = 2.5, 0.977
 ERROR_OF_SCALE, ERROR_OF_INFLATION, ERROR_OF_DEPENDENCE = 0.6, 0.35, 0.4
 # No sample is so small that a deviation of this many scales would be unheard of.
 LARGEST_EXPECTED = 4.0
+# Of a normal distribution, what lies below the mean by more than a standard deviation.
+FAST_SIDE = 0.159
 # More ranks, and more residuals, do not make the noise better known.
 ENOUGH_RANKS, ENOUGH_RESIDUALS = 128, 200_000
 # A timer's resolution: no noise is believed to be smaller.
@@ -284,7 +287,7 @@ def _between(
     measured = 0.0
     if (share > 0).any():
         levels = medians(deviations[share > 0])[..., 0]
-        spread = np.nanmedian(levels, axis=1) - np.nanquantile(levels, 0.159, axis=1)
+        spread = medians(levels)[:, 0] - quantiles(levels, FAST_SIDE)
         chance = scale[share > 0] ** 2 * inflation * variance_of_median(steps)
         measured = float(np.median(np.maximum(spread**2 - chance, 0)))
     variance = share * measured + (1 - share) * usual**2

@@ -26,6 +26,18 @@ def medians(values: Floats, axis: int = -1) -> Floats:
     return np.where(count > 0, middle, np.nan)
 
 
+def quantiles(values: Floats, share: float) -> Floats:
+    """By row, the quantile of the share (0.5: the median), NaN left out; values: shape (rows, columns)."""
+    # numpy's quantile without NaN takes rows one by one, which only those with NaN need.
+    whole = ~np.isnan(values).any(axis=1)
+    found = np.empty(len(values))
+    if whole.any():
+        found[whole] = np.quantile(values[whole], share, axis=1)
+    if not whole.all():
+        found[~whole] = np.nanquantile(values[~whole], share, axis=1)
+    return found
+
+
 def medians_of_others(values: Floats, axis: int = -1) -> Floats:
     """For each value the median of the other values along the axis; same shape, NaN where there is no other."""
     ordered = np.sort(values, axis=axis)

@@ -63,12 +63,11 @@ def read_work(ask: Ask, job: str, attempt: int) -> Work:
     shape = (len(ranks), len(steps))
     # Two traces of a rank may hold parts of the same step.
     cell = rank * len(steps) + step
-    named = computes & (region >= 0)
-    deep = region[named] * len(ranks) * len(steps) + cell[named]
-    cells = len(names) * len(ranks) * len(steps)
-    times = _sums(deep, compute[named], cells)
-    times[np.bincount(deep, minlength=cells) == 0] = np.nan
-    total = _sums(cell[computes], compute[computes], len(ranks) * len(steps)).reshape(shape)
+    cells = len(ranks) * len(steps)
+    deep = np.where(computes & (region >= 0), region * cells + cell, len(names) * cells)
+    times = _sums(deep, compute, len(names) * cells)
+    times[np.bincount(deep, minlength=len(names) * cells + 1)[:-1] == 0] = np.nan
+    total = _sums(np.where(computes, cell, cells), compute, cells).reshape(shape)
     starts, ends = np.full(shape, np.nan), np.full(shape, np.nan)
     origin = int(start.min()) if len(start) else 0
     np.fmin.at(starts, (rank, step), (start - origin).astype(np.float64))
@@ -106,10 +105,11 @@ def _places(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def _sums(place: NDArray[np.int64], values: NDArray[np.int64], cells: int) -> Floats:
+    """By cell, the sum of its values; the place past the last cell takes those that count nowhere."""
     # numpy's stubs know only the counts that bincount gives without weights.
-    found: Floats = np.bincount(place, values.astype(np.float64), cells).astype(np.float64)
+    found: Floats = np.bincount(place, values, cells + 1)[:-1].astype(np.float64, copy=False)
     return found
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[np.int64]:
-    return table.column(name).to_numpy().astype(np.int64)
+    return table.column(name).to_numpy().astype(np.int64, copy=False)

@@ -9,15 +9,11 @@
 -- Ordinals mean the same call on two ranks only when both made as many calls (calls: nodes of the family, or calls in the
 -- step, NULL with a sequence number; replays_in_step). whole is false in a replay that lacks calls which other replays of
 -- its graph have. order_known: the trace itself numbers the call or its step; a replay's number depends on the window.
+-- Counts are 32 bits wide: _collective_waits keeps all rows at hand, millions in a large job.
 -- own_ns: time from the end of the rank's previous collective in the trace to this start, 0 when that one had not ended
 -- yet, NULL for the first.
 WITH names AS (
-    SELECT n.*, f.family
-    FROM _collective_names AS n
-    JOIN _collective_families AS f
-        ON f.job = n.job AND f.attempt = n.attempt AND f.call = n.call AND f.in_graph = n.in_graph AND f.uneven = n.uneven
-        AND f.group_name IS NOT DISTINCT FROM n.group_name AND f.group_ranks IS NOT DISTINCT FROM n.group_ranks
-        AND f.region IS NOT DISTINCT FROM n.region AND f.phase IS NOT DISTINCT FROM n.phase
+    SELECT * FROM _collective_names
 ),
 classes AS (
     SELECT
@@ -104,10 +100,10 @@ SELECT
     trace_id,
     step,
     family,
-    CAST(replay AS BIGINT) AS replay,
+    CAST(replay AS INTEGER) AS replay,
     ordinal,
-    CAST(replays_in_step AS BIGINT) AS replays_in_step,
-    calls,
+    CAST(replays_in_step AS INTEGER) AS replays_in_step,
+    CAST(calls AS INTEGER) AS calls,
     whole,
     order_known,
     start_ns,

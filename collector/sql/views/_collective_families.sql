@@ -1,13 +1,16 @@
 -- _collective_families: One row per family of collectives in a job attempt: calls that differ only in when they happen.
 --
 -- How to read it: a family is one (group_name, group_ranks, call, region, phase, in graphs or not, uneven or not), numbered
--- within the job attempt. One number instead of the text columns in every join. What follows is about the group: ranks, how
+-- within the job attempt (_collective_names). What follows is about the group: ranks, how
 -- many ever take part in its calls; first_rank, the lowest of them; rank_sum and square_sum, over their numbers; one_host;
 -- clock_error_ns between any two of them, NULL when not known; fitted_clock, that it comes from the ends of collectives.
 WITH seen AS (
-    SELECT job, attempt, group_name, group_ranks, call, region, phase, in_graph, uneven, rank, max(group_size) AS group_size
+    SELECT
+        job, attempt, family, rank, max(group_size) AS group_size, min(group_name) AS group_name,
+        min(group_ranks) AS group_ranks, min(call) AS call, min(region) AS region, min(phase) AS phase,
+        bool_or(in_graph) AS in_graph, bool_or(uneven) AS uneven
     FROM _collective_names
-    GROUP BY job, attempt, group_name, group_ranks, call, region, phase, in_graph, uneven, rank
+    GROUP BY job, attempt, family, rank
 ),
 clocks AS (
     SELECT job, attempt, rank, min(host) AS host, min(clock_method) AS clock_method, max(clock_error_ns) AS clock_error_ns
@@ -29,18 +32,17 @@ members AS (
     GROUP BY m.job, m.attempt, m.group_name, m.group_ranks
 ),
 families AS (
-    SELECT job, attempt, group_name, group_ranks, call, region, phase, in_graph, uneven, max(group_size) AS group_size
+    SELECT
+        job, attempt, family, max(group_size) AS group_size, min(group_name) AS group_name,
+        min(group_ranks) AS group_ranks, min(call) AS call, min(region) AS region, min(phase) AS phase,
+        bool_or(in_graph) AS in_graph, bool_or(uneven) AS uneven
     FROM seen
-    GROUP BY job, attempt, group_name, group_ranks, call, region, phase, in_graph, uneven
+    GROUP BY job, attempt, family
 )
 SELECT
     f.job,
     f.attempt,
-    row_number() OVER (
-        PARTITION BY f.job, f.attempt
-        ORDER BY f.group_name ASC NULLS LAST, f.group_ranks ASC NULLS LAST, f.call ASC NULLS LAST, f.region ASC NULLS LAST,
-            f.phase ASC NULLS LAST, f.in_graph ASC NULLS LAST, f.uneven ASC NULLS LAST
-    ) AS family,
+    f.family,
     f.call,
     f.region,
     f.phase,

@@ -3,7 +3,8 @@
 --
 -- How to read it: names are looked at here, once per node and not once per replay, which is a tenth of the work. call is
 -- the kind of collective in one spelling. Eager kernels, and those of a graph whose trace has no node ids, have node_index
--- NULL and bring their times along.
+-- NULL and bring their times along. family numbers what _collective_families describes: (group_name, group_ranks, call,
+-- region, phase, in_graph, uneven) within the job attempt; one number instead of the text columns in every join.
 WITH occurring AS (
     SELECT
         job, attempt, process_id, rank, graph_id, node_index, in_graph,
@@ -40,40 +41,59 @@ named AS (
     FROM occurring AS o
     LEFT JOIN annotation AS a
         ON a.process_id = o.process_id AND a.graph_id = o.graph_id AND a.node_index = o.node_index
+),
+spelled AS (
+    SELECT
+        job,
+        attempt,
+        process_id,
+        rank,
+        graph_id,
+        node_index,
+        in_graph,
+        CASE
+            WHEN said IN ('allreduce', 'all_reduce', 'allreduce_coalesced') THEN 'all_reduce'
+            WHEN said LIKE '%reduce_scatter%' THEN 'reduce_scatter'
+            WHEN said LIKE '%allgather%' OR said LIKE '%all_gather%' THEN 'all_gather'
+            WHEN said LIKE '%all_to_all%' OR said LIKE '%alltoall%' THEN 'all_to_all'
+            WHEN said LIKE '%broadcast%' THEN 'broadcast'
+            WHEN said IS NOT NULL THEN said
+            WHEN name LIKE '%AllReduce%' OR name LIKE '%all_reduce%' THEN 'all_reduce'
+            WHEN name LIKE '%ReduceScatter%' OR name LIKE '%reduce_scatter%' THEN 'reduce_scatter'
+            WHEN name LIKE '%AllGather%' OR name LIKE '%all_gather%' THEN 'all_gather'
+            WHEN name LIKE '%Broadcast%' THEN 'broadcast'
+            WHEN name LIKE '%SendRecv%' THEN 'send_recv'
+            WHEN name LIKE '%Reduce%' THEN 'reduce'
+            ELSE 'other'
+        END AS call,
+        in_region AS region,
+        phase,
+        in_group AS group_name,
+        ranks_of_group AS group_ranks,
+        size_of_group AS group_size,
+        input <> '[]' OR output <> '[]' AS uneven,
+        sequence,
+        trace_id,
+        step,
+        correlation_id,
+        start_ns,
+        duration_ns
+    FROM named
+),
+families AS (
+    SELECT
+        job, attempt, group_name, group_ranks, call, region, phase, in_graph, uneven,
+        CAST(row_number() OVER (
+            PARTITION BY job, attempt
+            ORDER BY group_name ASC NULLS LAST, group_ranks ASC NULLS LAST, call ASC NULLS LAST, region ASC NULLS LAST,
+                phase ASC NULLS LAST, in_graph ASC NULLS LAST, uneven ASC NULLS LAST
+        ) AS INTEGER) AS family
+    FROM spelled
+    GROUP BY job, attempt, group_name, group_ranks, call, region, phase, in_graph, uneven
 )
-SELECT
-    job,
-    attempt,
-    process_id,
-    rank,
-    graph_id,
-    node_index,
-    in_graph,
-    CASE
-        WHEN said IN ('allreduce', 'all_reduce', 'allreduce_coalesced') THEN 'all_reduce'
-        WHEN said LIKE '%reduce_scatter%' THEN 'reduce_scatter'
-        WHEN said LIKE '%allgather%' OR said LIKE '%all_gather%' THEN 'all_gather'
-        WHEN said LIKE '%all_to_all%' OR said LIKE '%alltoall%' THEN 'all_to_all'
-        WHEN said LIKE '%broadcast%' THEN 'broadcast'
-        WHEN said IS NOT NULL THEN said
-        WHEN name LIKE '%AllReduce%' OR name LIKE '%all_reduce%' THEN 'all_reduce'
-        WHEN name LIKE '%ReduceScatter%' OR name LIKE '%reduce_scatter%' THEN 'reduce_scatter'
-        WHEN name LIKE '%AllGather%' OR name LIKE '%all_gather%' THEN 'all_gather'
-        WHEN name LIKE '%Broadcast%' THEN 'broadcast'
-        WHEN name LIKE '%SendRecv%' THEN 'send_recv'
-        WHEN name LIKE '%Reduce%' THEN 'reduce'
-        ELSE 'other'
-    END AS call,
-    in_region AS region,
-    phase,
-    in_group AS group_name,
-    ranks_of_group AS group_ranks,
-    size_of_group AS group_size,
-    input <> '[]' OR output <> '[]' AS uneven,
-    sequence,
-    trace_id,
-    step,
-    correlation_id,
-    start_ns,
-    duration_ns
-FROM named
+SELECT s.*, f.family
+FROM spelled AS s
+JOIN families AS f
+    ON f.job = s.job AND f.attempt = s.attempt AND f.call = s.call AND f.in_graph = s.in_graph AND f.uneven = s.uneven
+    AND f.group_name IS NOT DISTINCT FROM s.group_name AND f.group_ranks IS NOT DISTINCT FROM s.group_ranks
+    AND f.region IS NOT DISTINCT FROM s.region AND f.phase IS NOT DISTINCT FROM s.phase

@@ -34,6 +34,10 @@ instances AS (
         count(*) FILTER (WHERE NOT order_known) AS unordered,
         max(coalesce(calls, 0)) - min(coalesce(calls, 0)) + max(coalesce(replays_in_step, 0)) - min(coalesce(replays_in_step, 0))
             AS differing,
+        -- One number for a time and a rank: of ranks that arrive at once the lowest is the last. A second pass over all calls
+        -- to find it, or a window, takes longer than the rest of this view.
+        max(CAST(start_ns AS DECIMAL(19, 0)) * 10000000000 - rank) AS last_arrival,
+        min(CAST(duration_ns AS DECIMAL(19, 0)) * 10000000000 + rank) AS shortest_call,
         median(own_ns) AS own_median_ns
     FROM calls
     GROUP BY job, attempt, family, step, replay, ordinal
@@ -69,22 +73,14 @@ judged AS (
             AS formula
     FROM lacking
 ),
-last AS (
-    -- Of ranks that arrive at once the lowest. An aggregate over few rows: a window over all calls takes three times as long.
-    SELECT c.job, c.attempt, c.family, c.step, c.replay, c.ordinal, min(c.rank) AS last_rank
-    FROM calls AS c
-    JOIN judged AS j
-        ON j.job = c.job AND j.attempt = c.attempt AND j.family = c.family AND j.ordinal = c.ordinal
-        AND j.step IS NOT DISTINCT FROM c.step AND j.replay IS NOT DISTINCT FROM c.replay
-    WHERE CASE WHEN j.formula = 'clock' THEN c.start_ns = j.last_arrive_ns ELSE c.duration_ns = j.shortest_ns END
-    GROUP BY c.job, c.attempt, c.family, c.step, c.replay, c.ordinal
-),
 settled AS (
-    SELECT j.*, l.last_rank
-    FROM judged AS j
-    LEFT JOIN last AS l
-        ON l.job = j.job AND l.attempt = j.attempt AND l.family = j.family AND l.ordinal = j.ordinal
-        AND l.step IS NOT DISTINCT FROM j.step AND l.replay IS NOT DISTINCT FROM j.replay
+    SELECT
+        *,
+        CAST(CASE
+            WHEN formula = 'clock' THEN CAST(last_arrive_ns AS DECIMAL(19, 0)) * 10000000000 - last_arrival
+            ELSE shortest_call - CAST(shortest_ns AS DECIMAL(19, 0)) * 10000000000
+        END AS BIGINT) AS last_rank
+    FROM judged
 )
 SELECT
     c.job,

@@ -9,17 +9,17 @@ SELECT
     t.attempt,
     t.rank,
     w.step + t.step_offset AS step,
-    coalesce(w.code, g.code) AS code,
+    w.code,
     w.compute_ns,
     w.start_ns,
     w.end_ns
 FROM (
+    -- Eager work, which brings its region along, apart: two columns of text in the key, though they hold nothing but NULL,
+    -- cost half of the time that all the rest takes.
     SELECT
         e.trace_id,
         e.step,
         c.code,
-        CASE WHEN c.code IS NULL THEN e.region END AS eager_region,
-        CASE WHEN c.code IS NULL AND e.region IS NOT NULL THEN coalesce(e.phase, 'forward') END AS eager_phase,
         CAST(sum(e.duration_ns) FILTER (WHERE NOT e.communication AND NOT e.overrun) AS BIGINT) AS compute_ns,
         min(e.start_ns) AS start_ns,
         max(e.start_ns + e.duration_ns) FILTER (WHERE NOT e.overrun) AS end_ns
@@ -29,9 +29,26 @@ FROM (
         FROM annotation AS a
         JOIN _region_codes AS n ON n.region = a.region AND n.phase = a.phase
     ) AS c ON c.process_id = e.process_id AND c.graph_id = e.graph_id AND c.node_index = e.node_index
-    WHERE e.step IS NOT NULL
-    GROUP BY e.trace_id, e.step, c.code, CASE WHEN c.code IS NULL THEN e.region END,
-        CASE WHEN c.code IS NULL AND e.region IS NOT NULL THEN coalesce(e.phase, 'forward') END
+    WHERE e.step IS NOT NULL AND e.region IS NULL
+    GROUP BY e.trace_id, e.step, c.code
+    UNION ALL
+    SELECT
+        r.trace_id,
+        r.step,
+        g.code,
+        r.compute_ns,
+        r.start_ns,
+        r.end_ns
+    FROM (
+        SELECT
+            trace_id, step, region, coalesce(phase, 'forward') AS phase,
+            CAST(sum(duration_ns) FILTER (WHERE NOT communication AND NOT overrun) AS BIGINT) AS compute_ns,
+            min(start_ns) AS start_ns,
+            max(start_ns + duration_ns) FILTER (WHERE NOT overrun) AS end_ns
+        FROM gpu_event
+        WHERE step IS NOT NULL AND region IS NOT NULL
+        GROUP BY trace_id, step, region, coalesce(phase, 'forward')
+    ) AS r
+    JOIN _eager_codes AS g ON g.region = r.region AND g.phase = r.phase
 ) AS w
 JOIN _traces AS t ON t.trace_id = w.trace_id
-LEFT JOIN _eager_codes AS g ON g.region = w.eager_region AND g.phase = w.eager_phase

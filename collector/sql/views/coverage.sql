@@ -20,18 +20,27 @@
 -- | status | VARCHAR | - | never | complete, partial (something was left out, see note), rejected or arriving |
 -- | clock_error_ns | BIGINT | ns | not known: times of this rank cannot be compared with other hosts | bound of the clock error against the job's clock |
 -- | note | VARCHAR | - | nothing to say | what was left out or not believed |
-WITH joined AS (
+WITH counted AS (
     SELECT
-        e.trace_id,
+        e.trace_id, e.process_id, e.graph_id,
         count(*) AS gpu_events,
         count(*) FILTER (WHERE e.in_graph) AS graph_events,
-        count(*) FILTER (WHERE e.in_graph AND a.region IS NOT NULL) AS matched,
-        count(*) FILTER (WHERE e.in_graph AND a.region IS NULL AND coalesce(g.reported, FALSE)) AS unannotated
+        count(*) FILTER (WHERE e.in_graph AND a.region IS NOT NULL) AS matched
     FROM gpu_event AS e
     LEFT JOIN annotation AS a
         ON a.process_id = e.process_id AND a.graph_id = e.graph_id AND a.node_index = e.node_index
-    LEFT JOIN graph AS g ON g.process_id = e.process_id AND g.graph_id = e.graph_id
-    GROUP BY e.trace_id
+    GROUP BY e.trace_id, e.process_id, e.graph_id
+),
+joined AS (
+    SELECT
+        c.trace_id,
+        CAST(sum(c.gpu_events) AS BIGINT) AS gpu_events,
+        CAST(sum(c.graph_events) AS BIGINT) AS graph_events,
+        CAST(sum(c.matched) AS BIGINT) AS matched,
+        CAST(sum(CASE WHEN g.reported THEN c.graph_events - c.matched ELSE 0 END) AS BIGINT) AS unannotated
+    FROM counted AS c
+    LEFT JOIN graph AS g ON g.process_id = c.process_id AND g.graph_id = c.graph_id
+    GROUP BY c.trace_id
 ),
 annotated AS (
     SELECT process_id, count(*) AS nodes
