@@ -63,7 +63,7 @@ FROM summed AS s
 JOIN kinds AS k ON k.kind = s.kind
 ORDER BY s.kind ASC NULLS LAST, s.rank ASC NULLS LAST, s.step ASC NULLS LAST"""
 
-# Columns of a step that are counts, and sums of times, as RankWait calls them too.
+# Columns of a step that are counts, and sums of times, in the order of RankWait's fields of these names.
 COUNTS = ("collectives", "judged", "last", "disjoint", "rank_missing", "replay_cut")
 TIMES = ("wait_ns", "transfer_ns", "wait_duration_ns", "transfer_duration_ns", "disagreement_ns")
 
@@ -141,16 +141,16 @@ class CollectiveSteps:
             return []
         kind, rank = self._floats("kind"), self._floats("rank")
         first = np.flatnonzero(np.append(True, (np.diff(kind) != 0) | (np.diff(rank) != 0)))
-        counts = {name: np.add.reduceat(self._floats(name), first).astype(np.int64).tolist() for name in COUNTS}
-        times = {name: self._usual(name, first) for name in TIMES}
+        counts = [np.add.reduceat(self._floats(name), first).astype(np.int64).tolist() for name in COUNTS]
+        times = [self._usual(name, first) for name in TIMES]
         synchronizing = self.table.column("synchronizing").take(first).to_pylist()
         return [
             RankWait(
                 *self._kinds[int(kind[row])],
-                rank=int(rank[row]),
-                synchronizing=bool(synchronizing[place]),
-                **{name: counts[name][place] for name in COUNTS},
-                **{name: times[name][place] for name in TIMES},
+                int(rank[row]),
+                bool(synchronizing[place]),
+                *(count[place] for count in counts),
+                *(time[place] for time in times),
             )
             for place, row in enumerate(first.tolist())
         ]

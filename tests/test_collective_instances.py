@@ -203,3 +203,19 @@ def test_the_command_lists_kinds_that_do_not_synchronize_apart_and_counts_them(t
         *[("send_recv", "kind does not synchronize")] * 2,
     ]
     assert "not judged, at the end: kind does not synchronize: 2 send_recv\n" in done.stderr
+
+
+def test_of_ranks_that_arrive_last_at_once_the_lowest_is_named(tmp_path: Path) -> None:
+    # Ranks 1 and 2 arrive together at 140 us, 40 us after rank 0: above the microsecond by which clocks of a host differ.
+    starts = {0: 100.0, 1: 140.0, 2: 140.0}
+    store = job(tmp_path, {rank: replays(0, [(1, start, 160.0 - start)]) for rank, start in starts.items()})
+    found = rows(store, "SELECT rank, wait_ns, last_rank FROM collectives ORDER BY rank")
+    assert found == [(0, 40_000, 1), (1, 0, 1), (2, 0, 1)]
+
+
+def test_by_duration_too_the_lowest_of_the_last_ranks_is_named(tmp_path: Path) -> None:
+    # All within a microsecond, less than what the clocks are good for: the shortest durations tell.
+    starts = {0: 100.0, 1: 100.4, 2: 100.4}
+    store = job(tmp_path, {rank: replays(0, [(1, start, 160.0 - start)]) for rank, start in starts.items()})
+    found = rows(store, "SELECT rank, method, last_rank FROM _collective_waits ORDER BY rank")
+    assert found == [(0, "duration", 1), (1, "duration", 1), (2, "duration", 1)]

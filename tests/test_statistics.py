@@ -17,6 +17,7 @@ from annotq.collector.statistics import (
     median_interval,
     medians,
     medians_of_others,
+    quantiles,
     variance_inflation,
 )
 
@@ -34,6 +35,13 @@ def test_the_binomial_tail_counts_coin_tosses() -> None:
     assert binomial_tail(2, 3, 0.5) == pytest.approx(4 / 8)
     assert binomial_tail(0, 12, 0.25) == pytest.approx(1)
     assert binomial_tail(12, 12, 0.25) == pytest.approx(0.25**12)
+
+
+def test_quantiles_lie_between_the_values_that_are_there() -> None:
+    # A tenth of the way from 0 to 10 is 1; without the NaN a quarter of the way from 4 to 8 is 5.
+    values = np.array([[10.0, 0.0], [4.0, np.nan], [np.nan, np.nan]])
+    assert quantiles(values, 0.1) == pytest.approx([1.0, 4.0, np.nan], nan_ok=True)
+    assert quantiles(np.array([[8.0, np.nan, 4.0], [0.0, 1.0, 2.0]]), 0.25) == pytest.approx([5.0, 0.5])
 
 
 def test_medians_leave_out_what_is_missing() -> None:
