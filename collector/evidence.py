@@ -186,7 +186,7 @@ def compare(work: Work) -> Evidence:
     count = present.sum(axis=1, keepdims=True)
     counts = (count >= _ranks_asked(count[:, 0, :])[:, None, None]) & present
     times = np.where(counts, work.compute_ns, np.nan)
-    median = medians(times, axis=1) if times.size else times[:, :1]
+    median = medians(times, axis=1) if times.size else np.full((len(times), 1, times.shape[2]), np.nan)
     # Where the ranks' median is 0 there is no ratio.
     times = np.where(median > 0, times, np.nan)
     others = medians_of_others(times, axis=1) if times.size else times
