@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from annotq.collector.causes.slow_rank import FALSE_ALARMS, Slowness
 from annotq.collector.evidence import SHORTEST_WINDOW, Evidence
 from annotq.collector.looks import SMALLEST, Looked
-from annotq.collector.screen import Screen, Window, screen
+from annotq.collector.screen import Screen, Window, numbers_of_steps, screen
 from annotq.collector.statistics import Floats, benjamini_hochberg, medians_of_others
 
 FEWEST_STEPS = SHORTEST_WINDOW
@@ -55,30 +56,33 @@ def detectable(slowness: Slowness) -> float | None:
     return math.exp(max(min(found), SMALLEST)) if found else None
 
 
-def _smallest_seen(one: Screen, allowed: float, steps: int | None = None) -> float | None:
+def _smallest_seen(one: Screen, allowed: float) -> float | None:
     """The smallest location that is beyond chance, for the usual series and rank."""
     if one.tests == 0:
         return None
-    usual, first = one.noise.of_usual_series(), np.array([0])
-    count = np.array([steps or int(np.median(one.counts[one.counts >= FEWEST_STEPS]))])
+    locations = np.geomspace(0.01, 3, 120)
+    steps = np.full(len(locations), int(np.median(one.counts[one.counts >= FEWEST_STEPS])))
+    seen = locations[_usual_chance(one, locations, steps) <= allowed]
+    return float(seen[0]) if len(seen) else None
+
+
+def steps_to_see(look: Looked, factor: float) -> int | None:
+    """Steps from which a rank slower by the factor would be found half of the time; None: not in any number of them."""
+    steps = numbers_of_steps()
+    location = np.full(len(steps), math.log(factor))
+    looks = [one for one in (look.regions, look.whole) if one.tests]
+    seen = [_usual_chance(one, location, steps) <= bearable(look) for one in looks]
+    enough = steps[np.any(seen, axis=0)] if seen else steps[:0]
+    return int(enough[0]) if len(enough) else None
+
+
+def _usual_chance(one: Screen, location: Floats, steps: NDArray[np.int64]) -> Floats:
+    """Chance that a healthy rank reaches a location in so many steps, for the usual series; both of one shape."""
+    usual = one.noise.of_usual_series()
     # What the smallest of that many values of the noise lies below its middle.
-    depth = -float(np.quantile(usual.shape.sample, 1 / (count[0] + 1))) * float(usual.scale[0])
-    for location in np.geomspace(0.01, 3, 120).tolist():
-        chance = usual.chance(first, np.array([location]), np.array([location - depth]), count, usual.scale)
-        if float(chance[0]) <= allowed:
-            return float(location)
-    return None
-
-
-def steps_to_see(look: Looked, factor: float, most: int = 100_000) -> int | None:
-    """Steps from which a rank slower by the factor would be found half of the time; None: not in `most`."""
-    steps = FEWEST_STEPS
-    while steps <= most:
-        found = [_smallest_seen(one, bearable(look), steps) for one in (look.regions, look.whole)]
-        if any(smallest is not None and smallest <= math.log(factor) for smallest in found):
-            return steps
-        steps += max(1, steps // 10)
-    return None
+    depth = -np.quantile(usual.shape.sample, 1 / (steps + 1)) * usual.scale
+    first = np.zeros(len(location), dtype=np.int64)
+    return usual.chance(first, location, location - depth, steps, np.repeat(usual.scale, len(location)))
 
 
 @dataclass(frozen=True)

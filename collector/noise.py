@@ -201,8 +201,10 @@ def _quiet(deviations: Floats, noise: Noise) -> NDArray[np.bool_]:
     power = np.where(there, np.clip(residuals, -3, 3), 0.0)
     power = (power**2).sum(axis=(0, 2)) / np.maximum(count, 1)
     usual = float(np.median(power[count > 0])) if (count > 0).any() else 0.0
-    # Of a mean of squares by chance, four standard deviations.
-    limit = usual * (1 + 4 * np.sqrt(2 * noise.inflation / np.maximum(count, 1)))
+    # Of a mean of squares by chance, four standard deviations. Squares depend on each other less than values do, by the square
+    # of the correlation. A rank that changes its level makes all noise look lasting, and must not hide behind that.
+    carry = ((noise.inflation - 1) / (noise.inflation + 1)) ** 2
+    limit = usual * (1 + 4 * np.sqrt(2 * (1 + carry) / (1 - carry) / np.maximum(count, 1)))
     return np.asarray((power <= limit) | (power < np.quantile(power, 0.75)))
 
 

@@ -97,22 +97,20 @@ class Screen:
         """One rank alone in other steps, with the noise of this window."""
         return Screen(window, deviations[:, rank : rank + 1, window.steps], self.noise)
 
-    def steps_needed(self, series: int, rank: int, bearable: float, most: int = 100_000) -> int | None:
-        """Steps from which the location would be beyond chance if it stayed as it is; None: not even with `most`.
+    def steps_needed(self, series: int, rank: int, bearable: float) -> int | None:
+        """Steps from which the location would be beyond chance if it stayed as it is; None: not with any number of them.
 
         bearable: chance of a false alarm for one test.
         """
         place = (np.array([series]), np.array([rank]))
-        own = self.deviations[place]
-        steps = SHORTEST_WINDOW
-        while steps <= most:
-            chance = self.noise.chance(
-                place[0], self.location[place], np.nanmin(own, axis=1), np.array([steps]), self._scale(place)
-            )
-            if float(chance[0]) <= bearable:
-                return steps
-            steps += max(1, steps // 10)
-        return None
+        steps = numbers_of_steps()
+        same = np.zeros(len(steps), dtype=np.int64)
+        lowest = np.nanmin(self.deviations[place], axis=1)
+        chance = self.noise.chance(
+            place[0][same], self.location[place][same], lowest[same], steps, self._scale(place)[same]
+        )
+        enough = steps[chance <= bearable]
+        return int(enough[0]) if len(enough) else None
 
     def _scale(self, places: tuple[NDArray[np.intp], ...]) -> Floats:
         """The noise of some ranks: that of the series, or their own when they are noisier and the steps can tell."""
@@ -121,6 +119,18 @@ class Screen:
             return usual
         own = self.deviations[places]
         return np.maximum(usual, OWN_NOISE_SHARE * scales(own - medians(own)))
+
+
+# More steps than anybody records.
+MOST_STEPS = 100_000
+
+
+def numbers_of_steps() -> NDArray[np.int64]:
+    """How many steps are tried where the question is how many would tell: from 3 on, each a tenth more than the last."""
+    steps = [SHORTEST_WINDOW]
+    while steps[-1] <= MOST_STEPS:
+        steps.append(steps[-1] + max(1, steps[-1] // 10))
+    return np.array(steps)
 
 
 # Steps from which a rank's own noise is measured, and how far it has to exceed the usual one to count.
