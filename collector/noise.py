@@ -41,6 +41,9 @@ LARGEST_EXPECTED = 4.0
 FAST_SIDE = 0.159
 # More ranks, and more residuals, do not make the noise better known.
 ENOUGH_RANKS, ENOUGH_RESIDUALS = 128, 200_000
+# A part of a window in which a level is looked at, and what is far more than most ranks' changes: as a multiple of their usual
+# square, which chance does not reach (a chi-square of 3 degrees of freedom: 4 in 100,000).
+STEPS_OF_A_PART, FAR_MORE = 3, 10.0
 # A timer's resolution: no noise is believed to be smaller.
 SMALLEST_SCALE = 0.002
 
@@ -205,7 +208,22 @@ def _quiet(deviations: Floats, noise: Noise) -> NDArray[np.bool_]:
     # of the correlation. A rank that changes its level makes all noise look lasting, and must not hide behind that.
     carry = ((noise.inflation - 1) / (noise.inflation + 1)) ** 2
     limit = usual * (1 + 4 * np.sqrt(2 * (1 + carry) / (1 - carry) / np.maximum(count, 1)))
-    return np.asarray((power <= limit) | (power < np.quantile(power, 0.75)))
+    power = np.where(_changes(residuals), np.inf, power)
+    return np.asarray((power <= limit) | (power < np.quantile(power, 0.75, method="higher")))
+
+
+def _changes(residuals: Floats) -> NDArray[np.bool_]:
+    """The ranks whose level differs between parts of the window far more than on most ranks; shape (ranks,).
+
+    Medians of up to four parts, so that single steps do not count. Of lasting noise, which moves them too, all ranks have some.
+    """
+    parts = min(residuals.shape[2] // STEPS_OF_A_PART, 4)
+    if parts < 2:
+        return np.zeros(residuals.shape[1], dtype=np.bool_)
+    levels = np.concatenate([medians(part) for part in np.array_split(residuals, parts, axis=2)], axis=2)
+    there = ~np.isnan(levels)
+    power = np.where(there, levels**2, 0.0).sum(axis=(0, 2)) / np.maximum(there.sum(axis=(0, 2)), 1)
+    return np.asarray(power > FAR_MORE * np.median(power[there.any(axis=(0, 2))]))
 
 
 def _learn(deviations: Floats, ranks: NDArray[np.int64], usual_difference: float) -> Noise:
