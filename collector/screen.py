@@ -1,7 +1,8 @@
 """Tests every rank in every region against chance, over the whole run and over parts of it.
 
-An effect that began late, or ended early, is diluted over the whole run; halves and the last quarter find it. Every
-additional look costs: the chances are multiplied by the number of tests, the whole run being charged least.
+An effect that began late, or ended early, is diluted over the whole run; halves and the last quarter find it, and what holds
+in other steps a segment that the rank's own steps propose. Every additional look costs: the chances are multiplied by the
+number of tests, the whole run being charged least, and such a segment for every segment that might have been proposed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from annotq.collector.evidence import SHORTEST_WINDOW
 from annotq.collector.noise import USUAL_DIFFERENCE, Noise, learn_noise, scales
+from annotq.collector.onset import span_of_effect
 from annotq.collector.statistics import Floats, huber_locations, medians
 
 
@@ -25,8 +27,8 @@ class Window:
     share: float
 
 
-# Of the allowed false alarms, what each part of the run gets.
-PART = 0.12
+# Of the allowed false alarms, what each part of the run gets, and all segments together.
+PART = 0.1
 
 
 def windows(steps: int) -> tuple[Window, ...]:
@@ -34,7 +36,20 @@ def windows(steps: int) -> tuple[Window, ...]:
     half, quarter = -(-steps // 2), -(-steps // 4)
     parts = [slice(steps - half, steps), slice(steps - quarter, steps), slice(0, half), slice(quarter, quarter + half)]
     parts = [part for part in parts if SHORTEST_WINDOW <= part.stop - part.start < steps]
-    return (Window(slice(0, steps), 1 - PART * len(parts)), *(Window(part, PART) for part in parts))
+    return (Window(slice(0, steps), 1 - PART * (len(parts) + 1)), *(Window(part, PART) for part in parts))
+
+
+def segment_of(series: Floats, smallest: float, inflation: float) -> Window | None:
+    """The steps in which the series lies above `smallest`, as a window; None where it does so throughout, or hardly anywhere.
+
+    series: of one rank, NaN where there is none. Its share is that of one among all segments of so many steps.
+    """
+    steps = len(series)
+    span = span_of_effect(series, smallest, inflation)
+    if span.end - span.first < SHORTEST_WINDOW or span.end - span.first == steps:
+        return None
+    segments = (steps - SHORTEST_WINDOW + 1) * (steps - SHORTEST_WINDOW + 2) // 2
+    return Window(span.steps, PART / segments)
 
 
 # Below this a location is not looked at closely.

@@ -81,8 +81,10 @@ def variance_inflation(residuals: Floats) -> float:
     much there is of it, the second over the first how fast it dies away.
     """
     steps = residuals.shape[-1]
-    filled = np.nan_to_num(residuals)
     valid = ~np.isnan(residuals)
+    # From its mean: of skewed noise the mean lies beside the median, which would look like noise that lasts for ever.
+    count = np.maximum(valid.sum(axis=-1, keepdims=True), 1)
+    filled = np.where(valid, residuals - np.nansum(residuals, axis=-1, keepdims=True) / count, 0.0)
     power = float((filled**2).sum() / max(valid.sum(), 1))
     if steps < 3 or power == 0:
         return 1.0

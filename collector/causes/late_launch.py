@@ -13,7 +13,7 @@ from annotq.collector.evidence import Evidence
 from annotq.collector.findings import MINIMAL_EFFECT, Finding
 from annotq.collector.onset import span_of_effect
 from annotq.collector.receipt import Receipt
-from annotq.collector.screen import Screen, screen, windows
+from annotq.collector.screen import Screen, screen, segment_of, windows
 from annotq.collector.statistics import Floats, median_interval, medians_of_others
 from annotq.collector.waits import CausedWait
 from annotq.collector.work import Work
@@ -56,8 +56,11 @@ def late_launches(evidence: Evidence, delays: Floats, caused: dict[int, CausedWa
     excess = lateness(evidence, delays)
     shares = (excess / step_ns)[None]
     looks = [screen(shares, window, USUAL_DIFFERENCE) for window in windows(shares.shape[2])]
-    adjusted = np.stack([_adjusted(look) for look in looks])
-    found = np.flatnonzero(adjusted.min(axis=0) <= FALSE_ALARMS).tolist()
+    adjusted = np.stack([_adjusted(look) for look in looks]).min(axis=0)
+    late = np.stack([np.nan_to_num(look.location[0]) for look in looks]).max(axis=0) >= SMALLEST
+    for rank in np.flatnonzero(late & (adjusted > FALSE_ALARMS)).tolist():
+        adjusted[rank] = _in_its_segment(looks[0], shares, rank)
+    found = np.flatnonzero(adjusted <= FALSE_ALARMS).tolist()
     made = [_finding(work, rank, excess[rank], step_ns, looks[0], caused, facts) for rank in found]
     return [finding for finding in made if finding.cost_ns_per_step > SMALLEST * step_ns]
 
@@ -66,6 +69,16 @@ def _adjusted(look: Screen) -> Floats:
     late = np.nan_to_num(look.location) >= SMALLEST
     adjusted: Floats = np.minimum(1.0, look.chance(late)[0] * look.tests / look.window.share)
     return adjusted
+
+
+def _in_its_segment(whole_run: Screen, shares: Floats, rank: int) -> float:
+    """The same for one rank in the steps in which it seems to be late."""
+    window = segment_of(shares[0, rank], SMALLEST, whole_run.noise.inflation)
+    if window is None:
+        return 1.0
+    look = whole_run.of_rank(shares, rank, window)
+    late = np.nan_to_num(look.location) >= SMALLEST
+    return float(look.chance(late)[0, 0]) * whole_run.tests / window.share
 
 
 def _finding(

@@ -11,7 +11,7 @@ from annotq.collector.evidence import Evidence, RegionEvidence
 from annotq.collector.findings import Cause
 from annotq.collector.looks import SMALLEST, Looked, Series, looks_at, series_of
 from annotq.collector.onset import Span, span_of_effect
-from annotq.collector.screen import Screen, Window, windows
+from annotq.collector.screen import Screen, Window, segment_of, windows
 from annotq.collector.statistics import Floats
 
 # Jobs without a slow rank in which one is found all the same.
@@ -54,33 +54,63 @@ def slow_ranks(evidence: Evidence) -> Slowness:
     looks = looks_at(series, windows(evidence.deviations.shape[2]))
     adjusted = np.stack([_adjusted(look) for look in looks])
     best = np.argmin(adjusted, axis=0)
+    slow = adjusted.min(axis=0) <= FALSE_ALARMS
     found: list[SlowRank] = []
-    for rank in np.flatnonzero(adjusted.min(axis=0) <= FALSE_ALARMS).tolist():
-        found += _slow_rank(evidence, series, looks[int(best[rank])], rank)
+    for rank in np.flatnonzero(slow | _promising(looks)).tolist():
+        if slow[rank]:
+            look = looks[int(best[rank])]
+            found += _slow_rank(evidence, series, look.of_rank(series, rank, look.window), rank, look.tests)
+        elif (segment := _in_its_segment(looks, series, rank)) is not None:
+            found += _slow_rank(evidence, series, segment, rank, looks[0].tests)
     return Slowness(tuple(found), looks[0], tuple(looks))
 
 
-def _adjusted(look: Looked) -> Floats:
-    """By rank, the chance that any test of any window of a healthy job is as extreme (Bonferroni)."""
+def _promising(looks: list[Looked]) -> NDArray[np.bool_]:
+    """The ranks that look slow in all or in a kind of region, in some part of the run; shape (ranks,)."""
+    found = [
+        (np.nan_to_num(one.location) >= SMALLEST).any(axis=0) for look in looks[1:] for one in (look.kinds, look.whole)
+    ]
+    return np.any(found, axis=0) if found else np.zeros(looks[0].regions.location.shape[1], dtype=np.bool_)
+
+
+def _in_its_segment(looks: list[Looked], series: Series, rank: int) -> Looked | None:
+    """The look at the steps in which a rank seems to be slow, where it is so beyond chance."""
+    whole_run = looks[0]
+    paces = [series.whole[0, rank]]
+    if len(series.kinds):
+        highest = np.max([np.nan_to_num(look.kinds.location[:, rank]) for look in looks], axis=0)
+        paces.append(series.kinds[int(np.argmax(highest)), rank])
+    for pace in paces:
+        window = segment_of(pace, SMALLEST, whole_run.regions.noise.inflation)
+        if window is not None:
+            look = whole_run.of_rank(series, rank, window)
+            if float(_adjusted(look, whole_run.tests)[0]) <= FALSE_ALARMS:
+                return look
+    return None
+
+
+def _adjusted(look: Looked, tests: int | None = None) -> Floats:
+    """By rank, the chance that any test of any window of a healthy job is as extreme (Bonferroni). tests: of all ranks."""
     by_region, by_kind, whole = look.chances()
     smallest = np.minimum(np.minimum(by_region.min(axis=0), by_kind.min(axis=0, initial=1.0)), whole)
-    adjusted: Floats = np.minimum(1.0, smallest * look.tests / look.window.share)
+    adjusted: Floats = np.minimum(1.0, smallest * (tests or look.tests) / look.window.share)
     return adjusted
 
 
-def _slow_rank(evidence: Evidence, series: Series, look: Looked, rank: int) -> list[SlowRank]:
-    suspects = np.flatnonzero(_sure(look, rank))
+def _slow_rank(evidence: Evidence, series: Series, look: Looked, rank: int, tests: int) -> list[SlowRank]:
+    """look: at this rank alone, of so many tests of all ranks."""
+    suspects = np.flatnonzero(_sure(look))
     pace = _mean_deviation(evidence, rank, suspects) if len(suspects) else evidence.whole[0, rank]
     span = span_of_effect(pace, SMALLEST / 2, look.regions.noise.inflation)
     final = look.of_rank(series, rank, Window(span.steps, 1.0))
     alike, slower = _alike(evidence, final.regions)
-    named = _sure(final, 0)
+    named = _sure(final)
     if not named.any():
         named = np.nan_to_num(final.regions.location[:, 0]) >= SMALLEST
     parts: tuple[tuple[NDArray[np.bool_], Cause], ...] = ((named, "slow_region"),)
     if alike.any():
         parts = (alike, "slow_gpu"), (slower, "slow_region")
-    chances = _region_chances(final) * look.tests / look.window.share
+    chances = _region_chances(final) * tests / look.window.share
     return [
         SlowRank(rank, span, _places(regions), cause, tuple(np.minimum(1.0, chances[regions]).tolist()))
         for regions, cause in parts
@@ -97,13 +127,12 @@ def _region_chances(look: Looked) -> Floats:
     return found
 
 
-def _sure(look: Looked, rank: int) -> NDArray[np.bool_]:
-    """The regions of a slow rank that are slow on their own account, or as part of a kind that is; shape (regions,)."""
+def _sure(look: Looked) -> NDArray[np.bool_]:
+    """The regions of the one rank that are slow on their own account, or as part of a kind that is; shape (regions,)."""
     by_region, by_kind, _ = look.chances()
-    slow = np.nan_to_num(look.regions.location[:, rank]) >= SMALLEST
-    tested = int((~np.isnan(look.regions.location[:, rank])).sum())
-    found = slow & (by_region[:, rank] * tested <= FALSE_REGIONS)
-    kinds = by_kind[:, rank] * len(by_kind) <= FALSE_REGIONS
+    slow = np.nan_to_num(look.regions.location[:, 0]) >= SMALLEST
+    found = slow & (by_region[:, 0] * look.regions.tests <= FALSE_REGIONS)
+    kinds = by_kind[:, 0] * len(by_kind) <= FALSE_REGIONS
     return np.asarray(found | (slow & look.members[kinds].any(axis=0)))
 
 
