@@ -84,12 +84,14 @@ def _factors(evidence: Evidence, slowness: Slowness) -> tuple[Floats, Floats]:
 
 
 def _scale(evidence: Evidence, factors: Floats, slowness: Slowness, ranks: int) -> float:
-    """How far a healthy rank's factor lies from 0: measured over all ranks, of which few are slow at a time.
+    """How far a healthy rank's factor lies from 0: measured without the slowest rank of each step. Where nobody is slow that is a
+    little too small, and somebody stands out in 15 % of the steps of 3 ranks and 11 % of 4 to 8; 60 % are asked for.
 
     Of two ranks both move when one is slow; there it is what independent noise of the regions explains.
     """
     if ranks > 2:
-        return MAD_TO_SIGMA * float(np.nanmedian(np.abs(factors)))
+        others = np.where(factors == np.nanmax(factors, axis=0), np.nan, np.abs(factors))
+        return MAD_TO_SIGMA * float(np.nanmedian(others))
     look = slowness.whole_run
     if look is None or look.regions_apart.tests == 0:
         return math.inf
