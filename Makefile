@@ -46,7 +46,7 @@ bench: .venv/.plain .venv/.test bench/.venv-peers/.installed ## speed and memory
 	$(BIN)/python bench/run.py $(if $(TRACE),--trace $(TRACE))
 
 evaluate: .venv/.plain evaluation/.venv-peers/.installed ## how often the verdict is right, into docs/evaluation.md (JOBS=0.1 for a glance)
-	$(BIN)/python evaluation/run.py $(if $(JOBS),--jobs $(JOBS))
+	$(BIN)/python evaluation/run.py --seed $(or $(SEED),1) $(if $(JOBS),--jobs $(JOBS))
 
 clean: ## remove environments, caches and generated bench data
 	rm -rf .venv .venv-protos bench/.venv-peers evaluation/.venv-peers bench/data build dist annotq.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

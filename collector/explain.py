@@ -62,9 +62,9 @@ def explain_finding(finding: Finding) -> str:
             )
         case "global":
             text = (
-                f"Everybody {_tense(finding, 'is', 'was')} slower than before: the ranks {_tense(finding, 'compute', 'computed')} "
-                f"{finding.effect:.2f} times as long per step; it {_tense(finding, 'costs', 'cost')} "
-                f"{duration_text(finding.cost_ns_per_step)} a step"
+                f"Everybody {_tense(finding, 'is', 'was')} slower than before: the ranks "
+                f"{_tense(finding, 'compute', 'computed')} {finding.effect:.2f} times as long per step; "
+                f"it {_tense(finding, 'costs', 'cost')} {duration_text(finding.cost_ns_per_step)} a step"
             )
     return text + _caused(finding) + _when(finding) + "."
 

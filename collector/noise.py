@@ -253,9 +253,11 @@ def _learn(deviations: Floats, ranks: NDArray[np.int64], usual_difference: float
 
 
 def _cautious(inflation: float, series: float, steps: int) -> float:
-    """The inflation with a quarter of its standard error added: few steps of few ranks show too little dependence as often as too much,
-    and too little makes a healthy rank look slow. The error as of a first-order autoregression: for correlation r the
-    inflation is (1 + r) / (1 - r), and r is known to sqrt((1 - r**2) / values)."""
+    """The inflation with a quarter of its standard error added.
+
+    Few steps of few ranks show too little dependence as often as too much, and too little makes a healthy rank look slow. The
+    error as of a first-order autoregression: its inflation is (1 + r) / (1 - r), and r is known to sqrt((1 - r**2) / values).
+    """
     carry = (inflation - 1) / (inflation + 1)
     error = 2 / (1 - carry) ** 2 * math.sqrt((1 - carry**2) / max(series * steps, 1))
     return min(inflation + CAUTION * error, max(steps / 2, 1.0))

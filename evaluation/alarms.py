@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from page import Section, percent
 from pool import verdicts
+from sample import Sample
 from simulated_job import Plan
 from simulated_layout import LAYOUTS
 from simulated_noise import KINDS
@@ -15,10 +16,10 @@ JOBS = {2: 60, 4: 60, 8: 50, 64: 20, 512: 10}
 STEPS = (6, 12, 20, 50)
 
 
-def false_alarms(times: float) -> Section:
+def false_alarms(sample: Sample) -> Section:
     """A table of noise by ranks: jobs with a finding that blames a rank, with verdict imbalance, with any other finding."""
-    cells = [(kind, ranks, seed) for kind in KINDS for ranks in LAYOUTS for seed in range(round(JOBS[ranks] * times))]
-    outcomes = [outcome for _, outcome in verdicts(_plan(*cell) for cell in cells)]
+    cells = [(kind, ranks, seed) for kind in KINDS for ranks in LAYOUTS for seed in range(sample.count(JOBS[ranks]))]
+    outcomes = [outcome for _, outcome in verdicts(_plan(*cell, sample) for cell in cells)]
     found = list(zip(cells, outcomes, strict=True))
     rows = [("noise", *(f"{ranks} ranks" for ranks in LAYOUTS), "all")]
     for kind in KINDS:
@@ -37,11 +38,11 @@ def false_alarms(times: float) -> Section:
     return Section("False alarms", text, rows)
 
 
-def _plan(kind: str, ranks: int, seed: int) -> Plan:
+def _plan(kind: str, ranks: int, seed: int, sample: Sample) -> Plan:
     number = list(KINDS).index(kind)
     workload = Workload(eager=seed % 4 == 1, overlap=seed % 4 == 2, reduce="sharded" if seed % 4 == 2 else "all_reduce")
     return Plan(
-        seed=1_000_000 + 10_000 * number + 100_000 * ranks + seed,
+        seed=sample.seed(1_000_000 + 10_000 * number + 100_000 * ranks + seed),
         layout=LAYOUTS[ranks],
         steps=STEPS[seed % len(STEPS)],
         noise=KINDS[kind],

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from page import Section, percent
 from pool import each, store
+from sample import Sample
 from simulated_events import BEGIN_NS, Clocks
 from simulated_job import HostClocks, Plan, SimulatedJob, simulate
 from simulated_layout import Layout
@@ -43,11 +44,11 @@ class Recovered:
     bound_ns: float | None
 
 
-def recovery(times: float) -> Section:
+def recovery(sample: Sample) -> Section:
     """A table of layouts and noise by steps."""
     cells = [(layout, noise, steps) for layout in LAYOUTS for noise in NOISE for steps in STEPS]
-    jobs = max(1, round(JOBS * times))
-    plans = [_plan(*cell, seed) for cell in cells for seed in range(jobs)]
+    jobs = sample.count(JOBS)
+    plans = [_plan(*cell, seed, sample) for cell in cells for seed in range(jobs)]
     answers = iter(list(each(recovered, plans)))
     found = {cell: [host for _ in range(jobs) for host in next(answers)] for cell in cells}
     rows = [("layout, noise", *(f"{steps} steps" for steps in STEPS))]
@@ -95,11 +96,11 @@ def _errors(job: SimulatedJob, host: int, row: dict[str, int]) -> NDArray[np.flo
     return errors
 
 
-def _plan(layout: str, noise: str, steps: int, seed: int) -> Plan:
+def _plan(layout: str, noise: str, steps: int, seed: int, sample: Sample) -> Plan:
     number = 6_000_000 + 10_000 * list(LAYOUTS).index(layout) + 1000 * list(NOISE).index(noise) + steps + 300 * seed
     clocks = HostClocks(OFFSET_NS, DRIFT_PPB, known=False)
     placed, workload = LAYOUTS[layout]
-    return Plan(number, placed, steps, workload, NOISE[noise], clocks=clocks)
+    return Plan(sample.seed(number), placed, steps, workload, NOISE[noise], clocks=clocks)
 
 
 def _holds(host: Recovered) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from page import Section, percent
 from pool import verdicts
+from sample import Sample
 from simulated_causes import Cause, CauseName, slow_layers
 from simulated_events import FIRST_STEP
 from simulated_job import Plan
@@ -38,13 +39,13 @@ class Place:
         return cls(first, second, int(generator.choice(layout.stage(layout.pp - 1))))
 
 
-def since_when(times: float) -> Section:
+def since_when(sample: Sample) -> Section:
     """A table of causes by the steps during which they hold."""
     cells = [
         (cause, size, span) for cause in CAUSES for size in SIZES for span in SPANS if cause != "global" or span[0]
     ]
-    jobs = max(1, round(JOBS * times))
-    plans = [_spanning(*cell, seed) for cell in cells for seed in range(jobs)]
+    jobs = sample.count(JOBS)
+    plans = [_spanning(*cell, seed, sample) for cell in cells for seed in range(jobs)]
     outcomes = list(verdicts(plans))
     rows = [("cause", *(_steps(*span) for span in SPANS))]
     for cause in CAUSES:
@@ -62,12 +63,14 @@ def since_when(times: float) -> Section:
     return Section(SINCE, text, rows)
 
 
-def several(times: float) -> Section:
+def several(sample: Sample) -> Section:
     """A table of combinations."""
-    jobs = max(1, round(JOBS * times))
+    jobs = sample.count(JOBS)
     rows = [("causes", *(f"{ranks} ranks" for ranks in (4, 8, 64)))]
     cells = {
-        (name, ranks): [_combined(name, ranks, seed) for seed in range(jobs if ranks < 64 else max(1, jobs // 3))]
+        (name, ranks): [
+            _combined(name, ranks, seed, sample) for seed in range(jobs if ranks < 64 else max(1, jobs // 3))
+        ]
         for name in COMBINATIONS
         for ranks in (4, 8, 64)
     }
@@ -91,9 +94,9 @@ COMBINATIONS = (
 )
 
 
-def _combined(name: str, ranks: int, seed: int) -> Plan:
+def _combined(name: str, ranks: int, seed: int, sample: Sample) -> Plan:
     layout = LAYOUTS[ranks]
-    number = 5_000_000 + 1000 * COMBINATIONS.index(name) + 10_000 * ranks + seed
+    number = sample.seed(5_000_000 + 1000 * COMBINATIONS.index(name) + 10_000 * ranks + seed)
     at = Place.drawn(layout, number)
     region = slow_layers(layout, at.first, 2)
     causes = (
@@ -106,8 +109,9 @@ def _combined(name: str, ranks: int, seed: int) -> Plan:
     return Plan(seed=number, layout=layout, steps=STEPS, causes=causes)
 
 
-def _spanning(cause: CauseName, size: float, span: tuple[int, int | None], seed: int) -> Plan:
-    number = 4_000_000 + 10_000 * CAUSES.index(cause) + 1000 * SIZES.index(size) + 100 * SPANS.index(span) + seed
+def _spanning(cause: CauseName, size: float, span: tuple[int, int | None], seed: int, sample: Sample) -> Plan:
+    place = 10_000 * CAUSES.index(cause) + 1000 * SIZES.index(size) + 100 * SPANS.index(span)
+    number = sample.seed(4_000_000 + place + seed)
     layout = LAYOUTS[8]
     rank = Place.drawn(layout, number).first
     ranks = () if cause == "global" else (rank,)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from page import Section, percent
 from pool import verdicts
+from sample import Sample
 from simulated_causes import Cause, CauseName, slow_layers
 from simulated_job import Plan
 from simulated_layout import LAYOUTS, STAGED_LAYOUTS, Layout
@@ -55,28 +56,30 @@ def placed(cause: CauseName, size: float, layout: Layout, workload: Workload, se
             return Cause(cause, size, (rank,))
 
 
-def by_size(cause: CauseName, times: float) -> Section:
+def by_size(cause: CauseName, sample: Sample) -> Section:
     """The table of one cause: sizes by ranks."""
-    cells = {(size, ranks): _plans(cause, size, ranks, times) for size in SIZES for ranks in LAYOUTS}
+    cells = {(size, ranks): _plans(cause, size, ranks, sample) for size in SIZES for ranks in LAYOUTS}
     outcomes = _outcomes(cells)
     rows = [("size", *(f"{ranks} ranks" for ranks in LAYOUTS))]
     rows += [(f"{size:.0%}", *(shares(outcomes[size, ranks]) for ranks in LAYOUTS)) for size in SIZES]
     aimed = [outcome for (size, _), cell in outcomes.items() if size >= AIMED for outcome in cell]
     text = (
-        f"{_counted(LAYOUTS, times)} 20 steps, noise of 5 %. From 10 % on, all ranks together: right rank and cause "
+        f"{_counted(LAYOUTS, sample)} 20 steps, noise of 5 %. From 10 % on, all ranks together: right rank and cause "
         f"in {percent(one.right for one in aimed)} % of {len(aimed)} jobs, a wrong rank in "
         f"{percent(one.wrong_rank for one in aimed)} %."
     )
     return Section(title_of(cause), text, rows)
 
 
-def by_steps(times: float) -> Section:
+def by_steps(sample: Sample) -> Section:
     """Fewer and more steps, for the causes that blame a rank."""
     causes: tuple[CauseName, ...] = ("slow_region", "slow_gpu", "late_launch", "imbalance")
     sizes, ranks = (0.10, 0.30), (2, 8)
     cells = {
         (cause, size, count, steps): [
-            plan for seed in range(_count(count, times)) if (plan := planned(cause, size, count, 7000 + seed, steps))
+            plan
+            for seed in range(sample.count(JOBS[count]))
+            if (plan := planned(cause, size, count, sample.seed(7000 + seed), steps))
         ]
         for cause in causes
         for size in sizes
@@ -90,16 +93,16 @@ def by_steps(times: float) -> Section:
             for count in ranks:
                 values = (shares(outcomes[cause, size, count, steps]) for steps in STEPS)
                 rows.append((f"{cause} {size:.0%}, {count} ranks", *values))
-    return Section("Steps", f"{_counted(ranks, times)} Noise of 5 %.", rows)
+    return Section("Steps", f"{_counted(ranks, sample)} Noise of 5 %.", rows)
 
 
 def title_of(cause: CauseName) -> str:
     return f"Found: {cause}"
 
 
-def _plans(cause: CauseName, size: float, ranks: int, times: float) -> list[Plan]:
-    first = 1000 * CAUSES.index(cause) + 10 * SIZES.index(size)
-    plans = (planned(cause, size, ranks, 100_000 * ranks + first + seed) for seed in range(_count(ranks, times)))
+def _plans(cause: CauseName, size: float, ranks: int, sample: Sample) -> list[Plan]:
+    first = sample.seed(100_000 * ranks + 1000 * CAUSES.index(cause) + 100 * SIZES.index(size))
+    plans = (planned(cause, size, ranks, first + seed) for seed in range(sample.count(JOBS[ranks])))
     return [plan for plan in plans if plan]
 
 
@@ -109,9 +112,5 @@ def _outcomes(cells: dict[Key, list[Plan]]) -> dict[Key, list[Outcome]]:
     return {key: [next(answers) for _ in plans] for key, plans in cells.items()}
 
 
-def _count(ranks: int, times: float) -> int:
-    return max(1, round(JOBS[ranks] * times))
-
-
-def _counted(ranks: Iterable[int], times: float) -> str:
-    return "Jobs of a cell: " + ", ".join(f"{_count(count, times)} of {count} ranks" for count in ranks) + "."
+def _counted(ranks: Iterable[int], sample: Sample) -> str:
+    return "Jobs of a cell: " + ", ".join(f"{sample.count(JOBS[count])} of {count} ranks" for count in ranks) + "."

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from page import Section, percent
 from pool import each, report_on
+from sample import Sample
 from simulated_causes import Cause, slow_layers
 from simulated_job import Plan, compute_times
 from simulated_layout import LAYOUTS
@@ -36,14 +37,14 @@ class Interval:
         return self.low <= self.truth <= self.high
 
 
-def coverage(times: float) -> Section:
+def coverage(sample: Sample) -> Section:
     """A table of noise by steps."""
     cells = [
-        (kind, steps, _plan(kind, steps, ranks, seed))
+        (kind, steps, _plan(kind, steps, ranks, seed, sample))
         for kind in KINDS
         for steps in STEPS
         for ranks in RANKS
-        for seed in range(max(1, round(JOBS[ranks] * times)))
+        for seed in range(sample.count(JOBS[ranks]))
     ]
     answers = list(each(intervals_of, [plan for _, _, plan in cells]))
     found = [(kind, steps, one) for (kind, steps, _), answer in zip(cells, answers, strict=True) for one in answer]
@@ -83,8 +84,8 @@ def _truths(plan: Plan) -> Iterator[tuple[tuple[str, str], float]]:
             yield (region, phase), float(np.median(times[rank] / np.median(there, axis=0)))
 
 
-def _plan(kind: str, steps: int, ranks: int, seed: int) -> Plan:
-    number = 2_000_000 + 100_000 * list(KINDS).index(kind) + 1000 * ranks + 100 * STEPS.index(steps) + seed
+def _plan(kind: str, steps: int, ranks: int, seed: int, sample: Sample) -> Plan:
+    number = sample.seed(2_000_000 + 100_000 * list(KINDS).index(kind) + 1000 * ranks + 100 * STEPS.index(steps) + seed)
     rank = int(np.random.default_rng(number).integers(ranks))
     layout = LAYOUTS[ranks]
     cause = Cause("slow_region", SIZE, (rank,), slow_layers(layout, rank, 2))

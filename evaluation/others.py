@@ -14,6 +14,7 @@ from kineto_export import export
 from nvrx import named_by_gpu, named_by_section
 from page import Section, percent
 from pool import each, report_on
+from sample import Sample
 from simulated_causes import CauseName
 from simulated_job import Plan, SimulatedJob, simulate
 from simulated_layout import Layout
@@ -43,21 +44,21 @@ class Names:
     hta: frozenset[int] = frozenset()
 
 
-def comparison(times: float) -> Section:
+def comparison(sample: Sample) -> Section:
     """A table of causes by contestant: per cent of the jobs in which exactly the right ranks are named, and any wrong one."""
     if not HTA_PYTHON.exists():
         raise SystemExit("HolisticTraceAnalysis is not installed: make evaluation/.venv-peers/.installed")
     cells: dict[tuple[str, str], list[Plan]] = {}
-    jobs = max(1, round(JOBS * times))
+    jobs = sample.count(JOBS)
     for title, layout in LAYOUTS.items():
         for kind in ("log-normal", "all of them"):
             cells[f"nothing wrong, noise {kind}", title] = [
-                Plan(seed=3_000_000 + seed, layout=layout, noise=KINDS[kind]) for seed in range(jobs)
+                Plan(seed=sample.seed(3_000_000 + seed), layout=layout, noise=KINDS[kind]) for seed in range(jobs)
             ]
         for cause in CAUSES:
             for size in SIZES:
                 cells[f"{cause} {size:.0%}", title] = [
-                    _plan(cause, size, layout, 3_100_000 + seed) for seed in range(jobs)
+                    _plan(cause, size, layout, sample.seed(3_100_000 + seed)) for seed in range(jobs)
                 ]
     plans = [plan for planned in cells.values() for plan in planned]
     named = dict(zip(map(id, plans), _with_hta(plans, list(each(names, plans))), strict=True))

@@ -33,14 +33,15 @@ def percent(true: Iterable[bool]) -> str:
 
 def write_page(path: Path, introduction: str, sections: Sequence[Section], order: Sequence[str]) -> None:
     """Replace these sections of the page and keep its others, in the given order of titles; others go to the end."""
-    kept = _sections(path.read_text(encoding="utf-8")) if path.exists() else {}
+    kept = section_texts(path)
     kept |= {section.title: section.markdown() for section in sections}
     titles = [title for title in order if title in kept]
     path.write_text("\n".join([introduction.strip(), "", *(kept[title] for title in titles)]), encoding="utf-8")
 
 
-def _sections(text: str) -> dict[str, str]:
-    """By title, the text from its heading to the next."""
+def section_texts(path: Path) -> dict[str, str]:
+    """By title, the text of a page from its heading to the next; empty when there is no page."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Runs simulated jobs through `straggler_report`, over two processes."""
+"""Runs simulated jobs through `straggler_report`, over several processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from verdicts import Outcome, judge
 
 from annotq.collector.stragglers import Report, straggler_report
 
-PROCESSES = 2
+# What `run.py --processes` says.
+_processes = 2
 
 One = TypeVar("One")
 Answer = TypeVar("Answer")
@@ -46,9 +47,14 @@ def verdicts(plans: Iterable[Plan]) -> Iterator[tuple[Plan, Outcome]]:
         yield plan, outcome
 
 
+def use_processes(count: int) -> None:
+    global _processes
+    _processes = count
+
+
 def each(work: Callable[[One], Answer], items: list[One]) -> Iterator[Answer]:
     """work(item) for every item, in their order; what has been done is counted on stderr."""
-    with ProcessPoolExecutor(PROCESSES) as pool:
+    with ProcessPoolExecutor(_processes) as pool:
         for number, answer in enumerate(pool.map(work, items, chunksize=1), 1):
             if number % 50 == 0 or number == len(items):
                 print(f"  {number} of {len(items)}", file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from detection import placed
 from page import Section, percent
 from pool import verdicts
+from sample import Sample
 from simulated_causes import CauseName
 from simulated_job import HostClocks, Plan
 from simulated_layout import LAYOUTS
@@ -60,11 +61,11 @@ VARIANTS: dict[str, Change] = {
 }
 
 
-def variants(times: float) -> Section:
+def variants(sample: Sample) -> Section:
     """A table of variants by causes; the first column is that of nothing wrong."""
-    jobs = max(1, round(JOBS * times))
+    jobs = sample.count(JOBS)
     cells = {
-        (name, cause): [_plan(change, cause, 7_000_000 + 1000 * number + seed) for seed in range(jobs)]
+        (name, cause): [_plan(change, cause, sample.seed(7_000_000 + 1000 * number + seed)) for seed in range(jobs)]
         for number, (name, change) in enumerate(VARIANTS.items())
         for cause in (None, *CAUSES)
     }
