@@ -85,6 +85,15 @@ def test_onset_and_end_of_an_effect(judge: Judge, first: int, end: int | None) -
     assert (" was slow in " in explain_finding(finding)) == (end is not None)
 
 
+@pytest.mark.parametrize("size", [0.2, 1.0])
+def test_late_launches_in_the_middle_of_the_window_are_found_with_their_steps(judge: Judge, size: float) -> None:
+    report = judge(Cause("late_launch", size, (2,), first=6, end=14))
+    (finding,) = report.findings
+    steps = report.comparison.work.steps
+    assert (finding.cause, finding.rank) == ("late_launch", 2)
+    assert (finding.since_step, finding.until_step) == (steps[6], steps[13])
+
+
 def test_the_link_of_a_rank_is_what_its_slow_groups_have_in_common(judge: Judge) -> None:
     (finding,) = judge(Cause("slow_link", 0.5, (3,)), ranks=4).findings
     assert (finding.cause, finding.rank, finding.detail) == ("slow_link", 3, "2 groups")

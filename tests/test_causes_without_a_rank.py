@@ -72,6 +72,24 @@ def test_everybody_slower_since_a_step_is_global_and_no_straggler(judge: Judge) 
     assert finding.effect == pytest.approx(1.2, abs=0.03)
 
 
+def test_everybody_slower_for_a_while_is_global_until_a_step(judge: Judge) -> None:
+    report = judge(Cause("global", 0.2, first=6, end=14))
+    (finding,) = report.findings
+    steps = report.comparison.work.steps
+    assert (report.verdict, finding.cause, finding.holds_at_end) == ("none", "global", False)
+    assert (finding.since_step, finding.until_step) == (steps[6], steps[13])
+    assert explain_finding(finding).startswith("Everybody was slower than before: the ranks computed ")
+
+
+def test_a_slow_beginning_does_not_hide_what_comes_later(judge: Judge) -> None:
+    # The first three steps take twice as long; a beginning alone is nothing to report, later steps are.
+    beginning = Cause("global", 1.0, first=0, end=3)
+    assert judge(beginning).findings == ()
+    report = judge(beginning, Cause("global", 0.2, first=12))
+    (finding,) = report.findings
+    assert finding.since_step == report.comparison.work.steps[12]
+
+
 def test_a_slow_rank_that_begins_late_is_not_everybody(judge: Judge) -> None:
     # Of two ranks the slow one moves the median of both.
     report = judge(Cause("slow_gpu", 1.0, (1,), first=10), layout=LAYOUTS[2])

@@ -14,6 +14,7 @@ from detection import CAUSES, planned
 from kineto_export import export
 from nvrx import gpu_scores, named_by_gpu, named_by_section, section_scores
 from page import Section, percent, write_page
+from sample import Sample
 from simulated_causes import Cause
 from simulated_job import Plan, simulate
 from simulated_layout import LAYOUTS, Layout
@@ -82,3 +83,16 @@ def test_a_section_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
 
 def test_percentages_keep_a_tenth_where_there_is_one() -> None:
     assert [percent([]), percent([True] * 3), percent([True] + [False] * 7)] == ["-", "100", "12.5"]
+
+
+def test_jobs_of_another_series_are_other_jobs_with_the_same_cause() -> None:
+    tuned, held_out = (planned("slow_gpu", 0.1, 8, Sample(series=series).seed(7)) for series in (0, 1))
+    assert tuned is not None and held_out is not None
+    assert tuned.seed != held_out.seed
+    assert (tuned.causes[0].name, tuned.causes[0].size) == (held_out.causes[0].name, held_out.causes[0].size)
+    first, second = (simulate(plan).ran[0].duration_ns for plan in (tuned, held_out))
+    assert not np.array_equal(first, second)
+
+
+def test_every_cell_has_a_job() -> None:
+    assert [Sample(times).count(20) for times in (0.01, 0.5, 2.0)] == [1, 10, 40]

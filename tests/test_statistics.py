@@ -74,6 +74,22 @@ def test_dependence_between_steps_is_measured(carry: float, truth: float) -> Non
     assert found == pytest.approx(truth, rel=0.15)
 
 
+def test_skewed_noise_does_not_seem_to_last() -> None:
+    # Independent values whose mean is not their median: each correlates with no other.
+    values = np.random.default_rng(3).exponential(size=(8, 20))
+    residuals = np.clip(values - np.median(values, axis=1, keepdims=True), -3, 3)
+    assert variance_inflation(residuals) < 1.3
+
+
+def test_a_rank_that_is_slow_for_some_steps_is_not_taken_for_noise() -> None:
+    deviations = 0.02 * np.random.default_rng(4).normal(size=(6, 8, 20))
+    alone = learn_noise(deviations)
+    deviations[:, 3, 6:14] += 0.5
+    with_it = learn_noise(deviations)
+    assert with_it.inflation < 1.3
+    assert with_it.scale == pytest.approx(alone.scale, rel=0.15)
+
+
 def test_five_steps_are_too_few_for_an_interval_and_six_are_enough() -> None:
     # The widest interval, minimum to maximum, misses the median with probability 2 * 0.5**n: 6.3 % at 5, 3.1 % at 6.
     assert median_interval(np.arange(5.0)) is None
@@ -130,6 +146,20 @@ def test_the_steps_in_which_an_effect_holds_are_found(first: int, end: int) -> N
     series = 0.02 * np.random.default_rng(first).normal(size=20)
     series[first:end] += 0.2
     assert span_of_effect(series, 0.05) == Span(first, end)
+
+
+def test_the_edges_of_an_effect_in_a_long_run_are_exact() -> None:
+    series = 0.02 * np.random.default_rng(2).normal(size=3000)
+    series[1234:1777] += 0.2
+    assert span_of_effect(series, 0.05) == Span(1234, 1777)
+
+
+def test_a_single_step_that_was_held_up_is_no_edge() -> None:
+    series = 0.2 + 0.02 * np.random.default_rng(2).normal(size=20)
+    for step in (0, 7, 19):
+        held_up = series.copy()
+        held_up[step] += 5.0
+        assert span_of_effect(held_up, 0.05) == Span(0, 20)
 
 
 def test_noise_has_no_onset() -> None:

@@ -54,6 +54,9 @@ def _rise(values: Floats, inflation: float) -> Segment | None:
     """The segment that is slower than the steps before it, beyond what noise does; inflation: as the ranks show it."""
     asked = Asked(math.log(MINIMAL_EFFECT), inflation, edge=EDGE)
     segment = best_segment(values, asked)
+    if segment and segment.span.first == 0:
+        # A slow beginning hides what comes after it.
+        return _later(_rise(values[segment.span.end :], inflation), segment.span.end)
     if segment is None:
         return None
     # As the steps themselves depend on each other around their two levels.
@@ -62,9 +65,6 @@ def _rise(values: Floats, inflation: float) -> Segment | None:
     own = variance_inflation((values - levels)[None])
     if own > inflation:
         segment = best_segment(values, replace(asked, inflation=own))
-    if segment and segment.span.first == 0:
-        # A slow beginning hides what comes after it.
-        return _later(_rise(values[segment.span.end :], inflation), segment.span.end)
     if segment is None or min(segment.span.first, segment.span.end - segment.span.first) < FEWEST_STEPS:
         return None
     return segment
