@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from annotq.collector.noise_shape import Shape
 from annotq.collector.statistics import (
-    HUBER_LIMIT,
     MAD_TO_SIGMA,
     Floats,
     medians,
@@ -35,10 +34,10 @@ FEW_RANKS, MANY_RANKS = 4, 32
 CUT, CUT_SCALE = 2.5, 0.977
 # Its variance relative to its square, times the number of values; and the same for the inflation, by simulation.
 ERROR_OF_SCALE, ERROR_OF_INFLATION, ERROR_OF_DEPENDENCE = 0.6, 0.35, 0.4
+# Steps from which the test of the location is nearly always the stronger one, and what it may then spend of the chance.
+MANY_STEPS, SPENT_ON_LOCATION = 8, 0.9
 # Standard errors that are added to the inflation.
 CAUTION = 0.25
-# No sample is so small that a deviation of this many scales would be unheard of.
-LARGEST_EXPECTED = 4.0
 # Of a normal distribution, what lies below the mean by more than a standard deviation.
 FAST_SIDE = 0.159
 # More ranks, and more residuals, do not make the noise better known.
@@ -49,9 +48,6 @@ STEPS_OF_A_PART, FAR_MORE = 3, 10.0
 # A timer's resolution: no noise is believed to be smaller.
 SMALLEST_SCALE = 0.002
 
-_LEVELS = np.concatenate([np.arange(0, 4, 0.1), np.arange(4, 15.1, 0.5)])
-_TILTS = np.geomspace(0.03, 6, 28)
-_EXTREMES, _QUANTILES = 32, 128
 # How far a healthy rank may lie from the others for good, in standard deviations, and how likely it is to lie there.
 _OFFSETS = np.arange(0, 7.1, 0.5)
 
@@ -61,52 +57,6 @@ def _normal_mass(low: float, high: float) -> float:
 
 
 _OFFSET_MASS = np.array([_normal_mass(u - 0.25 if u else -math.inf, u + 0.25) for u in _OFFSETS])
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How the noise is distributed. sample: sorted residuals in units of their scale, not empty. independent: how many of
-    them are independent."""
-
-    sample: Floats
-    independent: int
-
-    def exceeding(self, level: Floats) -> Floats:
-        """Share of the noise at or above a level.
-
-        Beyond all that was seen it falls from one in the independent values plus one as the tails of Student's t with two
-        degrees of freedom do, by the square of the level; the heaviest that times of kernels have shown.
-        """
-        above = len(self.sample) - np.searchsorted(self.sample, np.nan_to_num(level, nan=-np.inf))
-        largest = max(float(self.sample[-1]), LARGEST_EXPECTED)
-        unseen = np.minimum(1.0, largest / np.maximum(np.nan_to_num(level), largest)) ** 2 / (self.independent + 1)
-        share: Floats = np.maximum(above / len(self.sample), unseen)
-        return share
-
-    def reaching(self, level: Floats, steps: Floats) -> Floats:
-        """Chance that Huber's estimate over so many steps reaches a level: exp(-steps rate), sharpened by the factor
-        1 / (l s sqrt(2 pi steps)) of Bahadur & Ranga Rao (1960)."""
-        rates, tilts = self._table
-        rate, tilt = np.interp(level, _LEVELS, rates), np.interp(level, _LEVELS, tilts)
-        sharpened: Floats = np.exp(-steps * rate) / np.maximum(1.0, tilt * np.sqrt(2 * np.pi * steps))
-        return np.where(level > 0, sharpened, 1.0)
-
-    @cached_property
-    def _table(self) -> tuple[Floats, Floats]:
-        """By level, how fast the chance that Huber's estimate reaches it falls with each step (Chernoff), and l s.
-
-        The estimate exceeds t exactly when the sum of psi(noise - t) is positive, so the chance is at most
-        E[exp(l psi)] ** steps for every l > 0. One value that nobody has seen yet is allowed for above all others.
-        """
-        values, mass = _condensed(self.sample, self.independent)
-        psi = np.clip(values[None, :] - _LEVELS[:, None], -HUBER_LIMIT, HUBER_LIMIT)
-        tilted = np.exp(_TILTS[:, None, None] * psi) * mass
-        total = tilted.sum(axis=-1)
-        best = np.argmin(total, axis=0)
-        at = np.arange(len(_LEVELS))
-        rate = np.maximum(0.0, -np.log(total[best, at]))
-        spread = np.sqrt((tilted[best, at] * psi**2).sum(axis=-1) / total[best, at])
-        return np.maximum.accumulate(rate), _TILTS[best] * spread
 
 
 @dataclass(frozen=True)
@@ -130,9 +80,9 @@ class Noise:
         """Probability that a healthy rank shows such a location, or such a smallest deviation. All of one shape.
 
         region: place of the series. location: Huber's estimate over the steps. lowest: the smallest deviation of any step.
-        scale: the rank's own noise where it is noisier than most. The better of the two tests, doubled: the first is strong
-        with many steps, the second with three to six. Both are averaged over what a healthy rank may differ by for good
-        (normal with standard deviation `between`).
+        scale: the rank's own noise where it is noisier than most. The better of the two tests, corrected for both: the
+        first is strong with many steps, the second with three to six. Both are averaged over what a healthy rank may differ
+        by for good (normal with standard deviation `between`).
         """
         count = np.maximum(steps / self.inflation, 1.0)
         by_location, by_lowest = np.zeros_like(location), np.zeros_like(location)
@@ -141,7 +91,9 @@ class Noise:
             shift = offset * self.between[region]
             by_location += mass * self.shape.reaching(_level((location - shift) / scale, per_step), count)
             by_lowest += mass * self.shape.exceeding(_level((lowest - shift) / scale, per_step)) ** count
-        found: Floats = np.minimum(1.0, 2 * np.minimum(by_location, by_lowest))
+        # Two tests, of which the number of steps alone says how much of the allowed chance each may spend.
+        spent = np.where(steps >= MANY_STEPS, SPENT_ON_LOCATION, 0.5)
+        found: Floats = np.minimum(1.0, np.minimum(by_location / spent, by_lowest / (1 - spent)))
         return found
 
     def of_usual_series(self) -> Noise:
@@ -158,20 +110,6 @@ def _level(level: Floats, per_step: Floats) -> Floats:
     """
     smaller: Floats = np.sign(level) * np.sqrt(per_step * np.log1p(level**2 / per_step))
     return smaller
-
-
-def _condensed(sample: Floats, independent: int) -> tuple[Floats, Floats]:
-    """The sample by a few hundred values and their mass: the extremes as they are, the rest by quantiles."""
-    unseen = 1 / (independent + 1)
-    if len(sample) > 2 * _EXTREMES + _QUANTILES:
-        middle = sample[_EXTREMES:-_EXTREMES]
-        places = ((np.arange(_QUANTILES) + 0.5) * len(middle) / _QUANTILES).astype(np.int64)
-        values = np.concatenate([sample[:_EXTREMES], middle[places], sample[-_EXTREMES:]])
-        mass = np.concatenate([np.ones(_EXTREMES), np.full(_QUANTILES, len(middle) / _QUANTILES), np.ones(_EXTREMES)])
-    else:
-        values, mass = sample, np.ones(len(sample))
-    values = np.append(values, np.inf)
-    return values, np.append(mass / mass.sum() * (1 - unseen), unseen)
 
 
 def learn_noise(deviations: Floats, usual_difference: float = USUAL_DIFFERENCE, shape: Shape | None = None) -> Noise:
