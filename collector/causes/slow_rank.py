@@ -148,9 +148,10 @@ def _alike(evidence: Evidence, regions: Screen) -> tuple[NDArray[np.bool_], NDAr
     common = _weighted_median(location[there], time[there])
     if common < SMALLEST / 2:
         return nobody, nobody
-    near = np.maximum(np.maximum(0.25 * common, 0.02), 3 * error)
-    untouched = there & (location < common / 2)
+    # Of equally slow regions chance, and what healthy ranks differ by for good, keep nearly all this close.
+    near = np.maximum(np.maximum(0.25 * common, 0.02), 2.5 * np.hypot(error, regions.noise.between))
     alike = there & (np.abs(location - common) <= near)
+    untouched = there & (location < common / 2) & ~alike
     slower = there & (location > common + near) & (location - common >= SMALLEST)
     touched = time[there & ~untouched].sum()
     if (
