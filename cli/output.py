@@ -9,12 +9,12 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from annotq.agent.errors import EXIT_USAGE, AnnotqError
 from annotq.cli.errors import note
 from annotq.cli.options import Format, ReadingOptions, TimeUnit
+from annotq.cli.whole_file import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,7 +100,7 @@ class Printer:
             sys.stdout.buffer.write(buffer.getbuffer())
             sys.stdout.buffer.flush()
         else:
-            with _replacing(self.path) as beside:
+            with whole_file(self.path) as beside:
                 beside.write_bytes(buffer.getbuffer())
 
     @contextmanager
@@ -108,18 +108,5 @@ class Printer:
         if self.path is None:
             yield sys.stdout
             return
-        with _replacing(self.path) as beside, beside.open("w", encoding="utf-8", newline="") as stream:
+        with whole_file(self.path) as beside, beside.open("w", encoding="utf-8", newline="") as stream:
             yield stream
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place at the end: a broken run leaves the old file as it was."""
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        yield beside
-        beside.replace(path)
-    except OSError as error:
-        raise AnnotqError(f"{path} cannot be written: {error.strerror or error}.") from None
-    finally:
-        beside.unlink(missing_ok=True)

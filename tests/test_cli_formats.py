@@ -193,3 +193,22 @@ def test_a_name_cannot_steer_the_terminal(store: Path) -> None:
 def test_a_terminal_is_not_garbled(store: Path, fmt: str) -> None:
     shown, code = on_a_terminal(store, "SELECT 1", "--format", fmt)
     assert (shown, code) == (f"error: {fmt} is binary and would garble the terminal.\n  Add -o FILE.\n", 2)
+
+
+def test_a_pipe_is_written_to_and_not_replaced(store: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        query(store, "--format", "csv", "-o", str(pipe), sql="SELECT 7 AS seven")
+        assert reader.communicate(timeout=20)[0].split() == [b"seven", b"7"]
+    assert pipe.is_fifo()
+
+
+def test_a_link_stays_a_link(store: Path, tmp_path: Path) -> None:
+    real, link = tmp_path / "real.csv", tmp_path / "link.csv"
+    real.write_text("old")
+    link.symlink_to(real)
+    query(store, "-o", str(link), sql="SELECT 7 AS seven")
+    assert link.is_symlink()
+    assert real.read_text().split() == ["seven", "7"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "real.csv"]
