@@ -15,6 +15,7 @@ from pathlib import Path
 import collector_load
 import ingest
 import memory
+import perfetto_file
 import questions
 import recorder
 import stragglers
@@ -23,7 +24,7 @@ from section import Section
 HERE = Path(__file__).parent
 DATA = HERE / "data"
 RESULTS = HERE / "results.md"
-PARTS = ("ingest", "memory", "query", "stragglers", "recorder", "collector")
+PARTS = ("ingest", "memory", "query", "stragglers", "perfetto", "recorder", "collector")
 
 # Repetitions of the small trace: 370,000 events in 160 MB, and 2 GB.
 LARGE_REPEATS = 29
@@ -44,6 +45,10 @@ def sections(options: argparse.Namespace) -> Iterator[Section]:
         store = DATA / "large_job.duckdb"
         make("make_large_job.py", store)
         yield stragglers.measure(store, options.repeats)
+    if "perfetto" in options.only:
+        store = DATA / "large_job.duckdb"
+        make("make_large_job.py", store)
+        yield perfetto_file.measure(store, options.repeats)
     if "recorder" in options.only:
         yield recorder.measure(options.repeats)
     if "collector" in options.only:

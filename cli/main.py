@@ -20,6 +20,7 @@ from annotq.cli.commands.doctor import doctor
 from annotq.cli.commands.explain import explain
 from annotq.cli.commands.ingest import ingest
 from annotq.cli.commands.jobs import jobs
+from annotq.cli.commands.perfetto import perfetto
 from annotq.cli.commands.query import query
 from annotq.cli.commands.ranks import ranks
 from annotq.cli.commands.regions import regions
@@ -57,6 +58,7 @@ for command in (
     stragglers,
     explain,
     diff,
+    perfetto,
     status,
     doctor,
 ):
