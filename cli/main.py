@@ -29,6 +29,7 @@ from annotq.cli.commands.serve import serve
 from annotq.cli.commands.ship import ship
 from annotq.cli.commands.status import status
 from annotq.cli.commands.stragglers import stragglers
+from annotq.cli.commands.top import top
 from annotq.cli.commands.views import views
 from annotq.cli.errors import Commands
 
@@ -60,6 +61,7 @@ for command in (
     diff,
     perfetto,
     status,
+    top,
     doctor,
 ):
     # What follows the name of the command that run wraps belongs to that command.
