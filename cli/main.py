@@ -24,6 +24,7 @@ from annotq.cli.commands.perfetto import perfetto
 from annotq.cli.commands.query import query
 from annotq.cli.commands.ranks import ranks
 from annotq.cli.commands.regions import regions
+from annotq.cli.commands.report import report
 from annotq.cli.commands.run import run
 from annotq.cli.commands.serve import serve
 from annotq.cli.commands.ship import ship
@@ -59,6 +60,7 @@ for command in (
     stragglers,
     explain,
     diff,
+    report,
     perfetto,
     status,
     top,

@@ -1,0 +1,1 @@
+"""Pages: the report of a job as one HTML file that needs nothing else."""
