@@ -10,7 +10,7 @@ from typing import Any, Self
 import grpc
 import pyarrow as pa
 
-from annotq.agent.channel import access, as_error, open_channel, stub_on
+from annotq.agent.channel import Access, access, as_error, open_channel, stub_on
 from annotq.agent.errors import EXIT_UNREACHABLE, AnnotqError
 from annotq.collector.query import Answer, Limits
 from annotq.v1 import collector_pb2
@@ -24,13 +24,14 @@ STATUS_SECONDS = 10.0
 class RemoteDoor:
     """One collector, asked for its store. A context manager; threads may ask at the same time.
 
-    Token and TLS come from the environment (see agent.channel.access). Raises AnnotqError for an endpoint that is none.
+    Token and TLS come from the environment (see agent.channel.access) unless `way` has them, and the way to go; `endpoint`
+    is only its name then. Raises AnnotqError for an endpoint that is none.
     """
 
-    def __init__(self, endpoint: str, limits: Limits | None = None) -> None:
+    def __init__(self, endpoint: str, limits: Limits | None = None, way: Access | None = None) -> None:
         self.endpoint = endpoint
         self.limits = limits or Limits()
-        self._channel = open_channel(access(endpoint))
+        self._channel = open_channel(way or access(endpoint))
         self._stub = stub_on(self._channel)
 
     def __enter__(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -15,6 +16,7 @@ import duckdb
 import grpc
 import grpc.aio
 import msgspec
+import pyarrow as pa
 import structlog
 
 from annotq.agent.errors import AnnotqError
@@ -33,6 +35,8 @@ DEFAULT_ROWS = 10_000
 DEFAULT_SECONDS = 60.0
 # So long a question waits for its turn before it is sent away.
 TURN_SECONDS = 2.0
+# In every refusal that asking again later may change.
+AGAIN = "again in a moment"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 log = structlog.get_logger()
@@ -73,6 +77,25 @@ class Answer:
             await context.abort(status, refused.text)
         finally:
             self._metrics.answered(status.name.lower(), time.monotonic() - started)
+
+    async def table(self, sql: str, parameters: Sequence[object] = (), rows: int = DEFAULT_ROWS) -> pa.Table:
+        """The rows of a question that the collector's own page asks: with the limits of all others, and counted with them.
+
+        Raises AnnotqError for one that is refused, or gets no turn.
+        """
+        started = time.monotonic()
+        status = grpc.StatusCode.CANCELLED
+        request = pb.QueryRequest(sql=sql, parameters_json=json.dumps(list(parameters)), rows=rows)
+        try:
+            pieces = [reply.arrow async for reply in self._answer(request, started)]
+            status = grpc.StatusCode.OK
+        except _Refused as refused:
+            status = refused.status
+            message, _, hint = refused.text.partition("\n")
+            raise AnnotqError(message, hint) from None
+        finally:
+            self._metrics.answered(status.name.lower(), time.monotonic() - started)
+        return pa.ipc.open_stream(b"".join(pieces)).read_all()
 
     async def _answer(self, request: pb.QueryRequest, started: float) -> AsyncIterator[pb.QueryReply]:
         parameters = _parameters(request.parameters_json)
@@ -118,7 +141,7 @@ class Answer:
         except TimeoutError:
             if self._hushed or self._writer.starving:
                 raise _NO_MEMORY from None
-            text = f"{self._config.questions} questions are being answered already; ask again in a moment."
+            text = f"{self._config.questions} questions are being answered already; ask {AGAIN}."
             raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, text) from None
 
     async def _hush(self, quiet: bool) -> None:
@@ -180,7 +203,7 @@ def _out_of_time(seconds: float) -> _Refused:
 
 _NO_MEMORY = _Refused(
     grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "The memory was needed to take in batches.\nAsk for less (one job, rank, region or step), or again in a moment.",
+    f"The memory was needed to take in batches.\nAsk for less (one job, rank, region or step), or {AGAIN}.",
 )
 
 

@@ -66,3 +66,13 @@ def make_server(config: ServeConfig, service: Service, checks: Health) -> tuple[
             "Choose another --listen (port 0: any free one); with TLS check certificate and key.",
         ) from None
     return server, port
+
+
+def add_own_port(server: grpc.aio.Server, endpoint: str) -> None:
+    """Let processes of this user in by a Unix socket in a folder of theirs alone. Raises AnnotqError when it cannot be made."""
+    try:
+        server.add_insecure_port(endpoint)
+    except RuntimeError as error:
+        raise AnnotqError(
+            f"The collector cannot listen on {endpoint}: {error}.", "Set TMPDIR to a folder with a short path."
+        ) from None

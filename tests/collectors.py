@@ -57,7 +57,9 @@ class Collector:
                 self.process.kill()
                 raise RuntimeError(f"the collector did not start: {self.log.read_text()}")
             time.sleep(0.02)
-        self.address = f"127.0.0.1:{port_file.read_text()}"
+        port, *more = port_file.read_text().split()
+        self.address = f"127.0.0.1:{port}"
+        self.http = f"127.0.0.1:{more[0]}" if more else ""  # with --http
         self.channel = connect(self.address, credentials)
         self.stub = collector_pb2_grpc.CollectorStub(self.channel)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +13,21 @@ from annotq.agent.errors import EXIT_FAILED
 from annotq.cli.errors import note
 from annotq.cli.options import Db, default_store
 
+if TYPE_CHECKING:
+    from annotq.collector.front import FrontFactory
+
 Listen = Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="Where agents and questions come in.")]
 MetricsOption = Annotated[
     str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Answer Prometheus there, at /metrics.")
+]
+Http = Annotated[
+    str | None, typer.Option("--http", metavar="HOST:PORT", help="Serve a page with the jobs and their reports there.")
+]
+HttpNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--http-name", metavar="NAME", help="Another name of this host in the page's address. May be repeated."
+    ),
 ]
 TlsCert = Annotated[
     Path | None, typer.Option("--tls-cert", metavar="FILE", help="Certificate chain of this server, PEM.")
@@ -39,7 +51,12 @@ QueueBytes = Annotated[
     int, typer.Option("--queue-bytes", min=1 << 20, metavar="N", help="Batches that may wait for their commit.")
 ]
 PortFile = Annotated[
-    Path | None, typer.Option("--port-file", metavar="FILE", help="Write the port there once it listens, for scripts.")
+    Path | None,
+    typer.Option(
+        "--port-file",
+        metavar="FILE",
+        help="Write the port there once it listens, for scripts; that of --http into a second line.",
+    ),
 ]
 
 
@@ -47,6 +64,8 @@ def serve(
     db: Db = None,
     listen: Listen = "127.0.0.1:4517",
     metrics: MetricsOption = None,
+    http: Http = None,
+    http_name: HttpNames = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
@@ -82,16 +101,28 @@ def serve(
     )
     _log_to_stderr()
 
-    def ready(where: str) -> None:
+    def ready(where: str, page: str | None) -> None:
         if port_file is not None:
             partial = port_file.with_name(f"{port_file.name}.partial")
-            partial.write_text(where.rpartition(":")[2])
+            partial.write_text("\n".join(place.rpartition(":")[2] for place in (where, page) if place))
             partial.rename(port_file)
         note(f"collector listening on {where}, store {config.db}")
+        if page is not None:
+            note(f"jobs and reports: http{'s' if tls_cert else ''}://{page}/")
 
-    if not asyncio.run(run(config, ready)):
+    if not asyncio.run(run(config, ready, None if http is None else _front(http, http_name or []))):
         note("Not everything could be committed in time; its senders keep it and send it again.")
         raise typer.Exit(EXIT_FAILED)
+
+
+def _front(http: str, names: list[str]) -> FrontFactory:
+    from functools import partial
+
+    from annotq.cli.web.server import HttpOptions, WebFront
+    from annotq.collector.config import address
+
+    host, port = address(http)
+    return partial(WebFront, HttpOptions(host, port, tuple(names)))
 
 
 def _log_to_stderr() -> None:
