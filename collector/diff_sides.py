@@ -119,6 +119,17 @@ def _ranges(text: str | None) -> tuple[tuple[int, int], ...] | None:
     return tuple(ranges)
 
 
+def check_steps(ask: Ask, side: Side) -> None:
+    """Raises AnnotqError (usage) where the attempt has steps, and none of those that the side chooses."""
+    steps = [int(row["step"]) for row in ask(PERIODS, [side.job, side.attempt]).to_pylist()] if side.steps else []
+    if steps and not any(map(side.holds, steps)):
+        raise AnnotqError(
+            f"{side.title} holds no step.",
+            f"The steps of {side.job}@{side.attempt} are {steps[0]} to {steps[-1]}.",
+            EXIT_USAGE,
+        )
+
+
 def region_series(ask: Ask, side: Side) -> dict[Key, Times]:
     """By (part, region, phase), how long it took in each step.
 

@@ -179,6 +179,15 @@ def test_a_side_that_is_not_there_is_named(tmp_path: Path, text: str, says: str)
         read_side(lambda sql, values: door.ask(sql, values).table, text)
 
 
+def test_a_window_without_a_step_is_named_and_nothing_is_called_new(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "store.duckdb", job(1))
+    last = rows(store, "job0", "job0")[0]["steps_a"]  # the simulator's steps follow each other
+    done = diff(store, f"job0:{10**6}-{10**6 + 9}", "job0")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"job0@0:{10**6}-{10**6 + 9} holds no step." in done.stderr
+    assert last > 1 and "The steps of job0@0 are " in done.stderr
+
+
 @pytest.mark.parametrize(("steps", "carried"), [(6, 0.0), (12, 0.0), (50, 0.0), (20, 0.4), (50, 0.6)])
 def test_the_interval_holds_the_true_shift_as_often_as_it_says(steps: int, carried: float) -> None:
     # carried: how much of a step's noise the next one keeps.

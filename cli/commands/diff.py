@@ -48,12 +48,14 @@ def diff(options: ReadingOptions, a: Before, b: After, nodes: Nodes = False, fai
     limit = None if fail_over is None else _limit(fail_over)
     with open_report(options) as report:
         from annotq.collector.diff import changes, over_limit
-        from annotq.collector.diff_sides import node_series, read_side, region_series
+        from annotq.collector.diff_sides import check_steps, node_series, read_side, region_series
 
         sides = [read_side(report.ask, text) for text in (a, b)]
         if options.show_sql:
             typer.echo(_sql(sides, nodes))
             return
+        for side in sides:
+            check_steps(report.ask, side)
         regions = changes(*(region_series(report.ask, side) for side in sides))
         shown: pa.Table = _region_table(regions)
         if nodes:
