@@ -7,7 +7,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types docs docs-check protos protos-check bench evaluate clean
+.PHONY: help demo test lint types docs docs-check pictures protos protos-check bench evaluate clean
 
 help: ## say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -25,11 +25,15 @@ lint: .venv/.lint ## ruff: rules and format
 types: .venv/.types ## mypy --strict over the packages
 	MYPYPATH=.venv/typing $(BIN)/mypy --strict -p annotq
 
-docs: .venv/.plain ## write the generated reference again (docs/reference)
+docs: .venv/.plain ## write again what is generated: docs/reference, and the output that pages show
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/console.py
 
 docs-check: .venv/.plain ## fail when the generated reference is stale
 	$(BIN)/python docs/generate.py --check
+
+pictures: .venv/.test ## draw the README's pictures again, from the bundled traces (the report with the system's Chromium)
+	$(BIN)/python docs/pictures.py
 
 PROTO := protos/annotq/v1/collector.proto
 PROTOC = .venv-protos/bin/python -m grpc_tools.protoc -Iprotos
