@@ -52,7 +52,8 @@ class OpenPage:
         ]
 
 
-@pytest.fixture(scope="session")
+# Once per module: what Playwright starts keeps an event loop in this thread, and a second one cannot begin beside it.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     program = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
     if not program.exists():

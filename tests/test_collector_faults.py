@@ -301,7 +301,11 @@ def test_metrics_say_what_happened(tmp_path: Path) -> None:
         collector.ask("SELECT 1")
         with pytest.raises(grpc.RpcError):
             collector.ask("DROP VIEW kernels")
-        found = _metrics(collector)
+        # An answer is counted once it is sent: whoever has it may be earlier.
+        deadline = time.monotonic() + 20
+        while (found := _metrics(collector)).get("annotq_query_seconds_count") != 2:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
     expected = {
         "annotq_batches_total": 6,
         "annotq_rows_total": 10,
