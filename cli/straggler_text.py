@@ -124,20 +124,23 @@ def _longest_waits(waits: Sequence[RankWait]) -> tuple[list[RankWait], int]:
 
 def _waits(waits: Sequence[RankWait]) -> str:
     header = ["collective", "group", "rank", "last", "wait", "transfer", "wait by duration", "transfer by duration"]
-    rows = [_wait(row) for row in waits]
+    from annotq.collector.waits import titles
+
+    names = titles(waits)
+    rows = [_wait(row, names[row.kind]) for row in waits]
     if len({row.group for row in waits}) > 1:
         return aligned(header, rows, left=2)
     return aligned([header[0], *header[2:]], [[row[0], *row[2:]] for row in rows], left=1)
 
 
-def _wait(row: RankWait) -> list[str]:
+def _wait(row: RankWait, title: str) -> list[str]:
     from annotq.collector.explain import duration_text
 
     def text(value: float | None) -> str:
         return "-" if value is None else duration_text(value)
 
     return [
-        row.title,
+        title,
         row.group,
         str(row.rank),
         f"{row.last} of {row.judged}",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from statistics import median
 
 from annotq.collector.evidence import against_others
-from annotq.collector.findings import IMBALANCES, STRAGGLERS, Finding, RegionFinding
+from annotq.collector.findings import IMBALANCES, STRAGGLERS, Finding, RegionFinding, usual_region
 from annotq.collector.receipt import ranges
 from annotq.collector.report import Report
-from annotq.collector.waits import RankWait
+from annotq.collector.waits import Kind, RankWait, titles
 
 # How many ranks a sentence lists by name.
 RANKS_NAMED = 8
@@ -18,10 +17,12 @@ RANKS_NAMED = 8
 
 def duration_text(nanoseconds: float) -> str:
     """A duration with a readable unit: "16.3 ms", "10 us", "7.03 ms"."""
+    rounded = float(f"{nanoseconds:.3g}")  # first: 999.9 us is 1 ms
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if abs(nanoseconds) >= size:
-            return f"{nanoseconds / size:.3g} {unit}"
-    return f"{nanoseconds:.3g} ns"
+        if abs(rounded) >= size:
+            number = rounded / size
+            return f"{number:,.0f} {unit}" if abs(number) >= 1e3 else f"{number:.3g} {unit}"
+    return f"{rounded:.3g} ns"
 
 
 def patterns(names: Iterable[str]) -> list[str]:
@@ -51,7 +52,8 @@ def explain_finding(finding: Finding) -> str:
             )
             text = (
                 f"The ranks are uneven from step to step: in each, another one computes about {finding.effect:.2f} times as "
-                f"long as the rest ({shares} of {finding.steps} steps), which costs "
+                f"long as the rest{f' in {finding.detail}' if finding.detail else ''} ({shares} of {finding.steps} steps), "
+                f"which costs "
                 f"{duration_text(finding.cost_ns_per_step)} a step"
             )
         case "stage":
@@ -70,26 +72,35 @@ def explain_finding(finding: Finding) -> str:
 
 
 def _slow_rank(finding: Finding) -> str:
-    names = ", ".join(patterns(row.evidence.region for row in finding.regions))
-    phases = " and ".join(sorted({row.evidence.phase for row in finding.regions}, reverse=True))
-    usual = median(row.typical_ratio for row in finding.regions)
-    steps = max(len(row.evidence.steps) for row in finding.regions)
-    share = min(row.evidence.slowest_share for row in finding.regions)
-    ranks = min(row.evidence.ranks for row in finding.regions)
-    other = f" ({against_others(usual, ranks):.2f} times the other rank)" if ranks == 2 else ""
     where = (
-        f"in nearly all that it computes ({names}, {phases})"
+        f"in nearly all that it computes ({_regions(finding)})"
         if finding.cause == "slow_gpu"
-        else f"in {names}, {phases}"
+        else f"in {_regions(finding)}"
     )
     text = (
-        f"{_who(finding)} {_tense(finding, 'is', 'was')} slow {where}: {usual:.2f} times the ranks' median{other}, "
-        f"slowest in {_share_text(share, steps, len(finding.regions))} steps; "
+        f"{_who(finding)} {_tense(finding, 'is', 'was')} slow {where}: {_by_how_much(finding)}; "
         f"it {_tense(finding, 'costs', 'cost')} {duration_text(finding.cost_ns_per_step)} a step"
     )
     if finding.single_kernels_matter and finding.typical_cost_ns_per_step is not None:
         text += f" ({duration_text(finding.typical_cost_ns_per_step)} without single kernels that were held up)"
     return text
+
+
+def _regions(finding: Finding) -> str:
+    """Regions and phases: "layers.*.mlp, forward and backward"."""
+    names = ", ".join(patterns(row.evidence.region for row in finding.regions))
+    phases = " and ".join(sorted({row.evidence.phase for row in finding.regions}, reverse=True))
+    return f"{names}, {phases}"
+
+
+def _by_how_much(finding: Finding) -> str:
+    """Of the region in the middle, by the time that it costs: its ratio, and in how many of its steps."""
+    usual = usual_region(finding.regions)
+    ratio, row = usual.typical_ratio, usual.evidence
+    other = f" ({against_others(ratio, row.ranks):.2f} times the other rank)" if row.ranks == 2 else ""
+    # Of several ranks that are slow alike each is the slowest in a few of the steps.
+    often, share = ("slowest", row.slowest_share) if row.slowest_share >= 0.5 else ("above it", row.above_share)
+    return f"{ratio:.2f} times the ranks' median{other}, {often} in {_share_text(share, len(row.steps))} steps"
 
 
 def _slow_link(finding: Finding) -> str:
@@ -133,11 +144,8 @@ def _when(finding: Finding) -> str:
     return f", until step {finding.until_step}" if finding.until_step is not None else ""
 
 
-def _share_text(share: float, steps: int, regions: int) -> str:
-    """How many of the steps, for the region with the smallest share."""
-    if share == 1:
-        return f"all {steps}"
-    return f"{'at least ' if regions > 1 else ''}{round(share * steps)} of {steps}"
+def _share_text(share: float, steps: int) -> str:
+    return f"all {steps}" if share == 1 else f"{round(share * steps)} of {steps}"
 
 
 def _listed(parts: list[str]) -> str:
@@ -172,7 +180,8 @@ def explain_verdict(report: Report) -> str:
 def explain_absence(report: Report) -> str:
     """Why no rank is named: what was compared, what came closest and what would have shown, or what is missing."""
     if report.verdict == "inconclusive":
-        return f"No verdict: {report.reason}."
+        small = f" Too small to be called a straggler: {_too_small(report)}." if report.too_small else ""
+        return f"No verdict: {report.reason}.{small}"
     of_those = " of those that could be compared" if report.not_judged else ""
     count = report.comparison.comparisons
     text = f"No rank{of_those} is slower than the others: {count} comparisons over {report.steps} steps"
@@ -182,16 +191,41 @@ def explain_absence(report: Report) -> str:
             f"No rank{of_those} runs slower code than the others: {count} comparisons over {report.steps} "
             f"steps; {len(report.held_up)} of them read slower through single kernels only"
         )
+    elif report.too_small:
+        text = (
+            f"No rank{of_those} is slower than the others by enough to matter: {count} comparisons over {report.steps} steps. "
+            f"Too small to be called a straggler: {_too_small(report)}"
+        )
     elif closest:
         text += (
             f", the largest ratio is {closest.ratio:.2f} (rank {closest.rank}, {closest.region} {closest.phase}, "
             f"slowest in {closest.slowest_share:.0%} of the steps)"
         )
     if report.detectable:
-        text += f". A rank slower by a factor of {report.detectable:.2f} or more would have shown"
+        text += f". A rank slower by a factor of {report.detectable:.2f} or more{_condition(report)} would have shown"
     if report.not_judged:
         text += f". Not judged, too few steps in common with the others: rank {ranges(report.not_judged)}"
     return text + "."
+
+
+def _too_small(report: Report) -> str:
+    """The costliest slowness that is no finding, and what it costs."""
+    finding = report.too_small[0]
+    share = finding.cost_ns_per_step / report.comparison.work.step_ns
+    others = len({rank for found in report.too_small for rank in found.ranks}) - 1
+    more = f", and {others} other {'ranks cost' if others > 1 else 'rank costs'} less" if others else ""
+    return (
+        f"rank {finding.rank} in {_regions(finding)} ({_by_how_much(finding)}), which costs "
+        f"{duration_text(finding.cost_ns_per_step)} a step, {100 * share:.2g} % of it{more}"
+    )
+
+
+def _condition(report: Report) -> str:
+    """What else a slow rank must show, said where the report itself holds a larger difference."""
+    if report.too_small:
+        return f", at a cost of more than {duration_text(report.smallest_cost_ns)} a step,"
+    noisy = report.closest is not None and report.closest.against_others >= (report.detectable or 0)
+    return ", in a region of usual noise," if noisy and not report.held_up else ""
 
 
 def explain_waits(waits: Iterable[RankWait]) -> list[str]:
@@ -201,11 +235,14 @@ def explain_waits(waits: Iterable[RankWait]) -> list[str]:
         kinds.setdefault(row.kind, []).append(row)
     judged = [rows for rows in kinds.values() if any(row.judged for row in rows)]
     several = len({rows[0].group for rows in judged}) > 1
-    sentences = [_wait_sentence(rows, f" of group {rows[0].group}" if several else "") for rows in judged]
-    return [*sentences, *_left_out(waits)]
+    names = titles(waits)
+    sentences = [
+        _wait_sentence(rows, names[rows[0].kind] + (f" of group {rows[0].group}" if several else "")) for rows in judged
+    ]
+    return [*sentences, *_left_out(waits, names)]
 
 
-def _left_out(waits: Iterable[RankWait]) -> list[str]:
+def _left_out(waits: Iterable[RankWait], names: dict[Kind, str]) -> list[str]:
     """What could not be judged and why; kinds that do not make every rank wait apart."""
     reasons: dict[str, dict[str, int]] = {}
     for row in waits:
@@ -219,20 +256,19 @@ def _left_out(waits: Iterable[RankWait]) -> list[str]:
         for reason, count in counts.items():
             if count:
                 of_reason = reasons.setdefault(reason, {})
-                of_reason[row.title] = max(of_reason.get(row.title, 0), count)
+                title = names[row.kind]
+                of_reason[title] = max(of_reason.get(title, 0), count)
     return [
         f"{reason}: {', '.join(f'{count} {title}' for title, count in titles.items())}."
         for reason, titles in reasons.items()
     ]
 
 
-def _wait_sentence(rows: list[RankWait], group: str) -> str:
-    kind = f"{rows[0].title}{group}"
+def _wait_sentence(rows: list[RankWait], kind: str) -> str:
     waits = [row.wait_ns for row in rows if row.wait_ns is not None]
     judged = max(row.judged for row in rows)
     often = [row for row in sorted(rows, key=lambda row: -row.last) if row.last]
+    shortest, longest = duration_text(min(waits)), duration_text(max(waits))
     last = _listed([f"rank {row.rank} in {row.last}" for row in often])
-    return (
-        f"{kind}: {judged} collectives, waits of {duration_text(min(waits))} to {duration_text(max(waits))} "
-        f"(median by rank); last to arrive: {last}."
-    )
+    span = shortest if shortest == longest else f"{shortest} to {longest}"
+    return f"{kind}: {judged} collective{'s' if judged > 1 else ''}, waits of {span} (median by rank); last to arrive: {last}."

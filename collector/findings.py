@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from annotq.collector.evidence import RegionEvidence, against_others
@@ -31,6 +33,11 @@ class RegionFinding:
     def excess_ns(self) -> float:
         """Median over the steps of the time beyond the ranks' median."""
         return self.evidence.median_excess_ns
+
+    @property
+    def typical_excess_ns(self) -> float:
+        """The same without single kernels that lasted far too long."""
+        return self.nodes.excess_ns if self.nodes else self.excess_ns
 
     @property
     def typical_ratio(self) -> float:
@@ -99,6 +106,18 @@ class Finding:
     def individual_score(self) -> float | None:
         """The rank's own best time over its time now, regions weighted by time."""
         return _weighted([(row.evidence.individual_score, row.evidence) for row in self.regions])
+
+
+def usual_region(rows: Sequence[RegionFinding]) -> RegionFinding:
+    """The one in the middle by ratio, regions weighted by the time that they cost: one ratio, interval and share of steps for
+    all of them. Regions in which single kernels were held up only where there are no others. rows: at least one."""
+    even = [row for row in rows if not row.single_kernels_matter] or rows
+    ordered = sorted(even, key=lambda row: row.typical_ratio)
+    weights = [max(row.typical_excess_ns, 0.0) for row in ordered]
+    if not any(weights):
+        return ordered[(len(ordered) - 1) // 2]
+    half = sum(weights) / 2
+    return next(row for row, reached in zip(ordered, accumulate(weights), strict=True) if reached >= half)
 
 
 def _weighted(scores: list[tuple[float, RegionEvidence]]) -> float | None:

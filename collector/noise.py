@@ -163,7 +163,8 @@ def _changes(residuals: Floats) -> NDArray[np.bool_]:
     levels = np.concatenate([medians(part) for part in np.array_split(residuals, parts, axis=2)], axis=2)
     there = ~np.isnan(levels)
     power = np.where(there, levels**2, 0.0).sum(axis=(0, 2)) / np.maximum(there.sum(axis=(0, 2)), 1)
-    return np.asarray(power > FAR_MORE * np.median(power[there.any(axis=(0, 2))]))
+    known = power[there.any(axis=(0, 2))]
+    return np.asarray(power > FAR_MORE * np.median(known)) if len(known) else np.zeros(len(power), dtype=np.bool_)
 
 
 def _learn(deviations: Floats, ranks: NDArray[np.int64], usual_difference: float) -> Noise:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from annotq.collector.causes.slow_rank import Slowness, SlowRank, rows
 from annotq.collector.evidence import Evidence, RegionEvidence, against_others
-from annotq.collector.findings import Finding, RegionFinding
+from annotq.collector.findings import MINIMAL_EFFECT, Finding, RegionFinding, usual_region
 from annotq.collector.receipt import Receipt
 from annotq.collector.single_kernels import NodeMedians, node_medians
 from annotq.collector.undecided import worth_naming
 from annotq.collector.waits import CausedWait
 from annotq.collector.work import Ask
 
-NEGLIGIBLE_SHARE = 0.01
+NEGLIGIBLE_SHARE, SMALL_SHARE = 0.01, 0.05
 # Against the effect in the rank's usual slow region.
 HARDLY_SLOW = 0.25
 
 # Node medians need every kernel of a region: of the costliest regions of the costliest findings, and of the ranks with
 # the slow one only as many others as give a median.
 REGIONS_BY_NODE, FINDINGS_BY_NODE, PEERS_BY_NODE = 32, 8, 15
+
+
+@dataclass(frozen=True)
+class RegionFindings:
+    """findings: ranks that are slow. too_small: the same, but nobody would act on what it costs (undecided.worth_naming).
+    held_up: regions that are slower only through single kernels that were held up."""
+
+    findings: list[Finding]
+    too_small: list[Finding]
+    held_up: list[RegionFinding]
 
 
 def region_findings(
@@ -30,12 +42,13 @@ def region_findings(
     slowness: Slowness,
     caused: dict[int, CausedWait],
     facts: Receipt,
-) -> tuple[list[Finding], list[RegionFinding]]:
-    """The findings, and the regions that are slower only through single kernels that were held up."""
+) -> RegionFindings:
+    """What is found about the ranks of `slowness`. caused: by rank, how long the others wait for it."""
     error = facts.clock_error_ns or 0
     compared = [(found, rows(evidence, found, slowness)) for found in slowness.ranks]
     compared.sort(key=lambda pair: -_cost(pair[1]))
     findings: list[Finding] = []
+    too_small: list[Finding] = []
     held_up: list[RegionFinding] = []
     for number, (found, regions) in enumerate(compared):
         nodes = _nodes(ask, job, attempt, evidence, found, regions) if number < FINDINGS_BY_NODE else {}
@@ -46,7 +59,9 @@ def region_findings(
             finding = _finding(evidence, found, _that_matter(slow, error), caused, facts)
             if finding.cost_ns_per_step > worth_naming(evidence, found.rank, facts):
                 findings.append(finding)
-    return findings, held_up
+            elif finding.effect >= MINIMAL_EFFECT:
+                too_small.append(finding)
+    return RegionFindings(findings, too_small, held_up)
 
 
 def _nodes(
@@ -71,20 +86,18 @@ def _finding(
     regions = [row.evidence for row in slow]
     rank = regions[0].rank
     steps = evidence.work.steps
-    heaviest = max(regions, key=lambda row: row.median_excess_ns)
-    # One ratio for all: that of the region in the middle.
-    middle = sorted(regions, key=lambda row: row.ratio)[len(regions) // 2]
-    ratios = [row.typical_ratio for row in slow]
+    usual = usual_region(slow)
+    low, high = _interval(usual)
     return Finding(
         cause=found.cause,
         rank=rank,
         ranks=(rank,),
         host=facts.hosts.get(rank),
-        effect=against_others(float(np.median(ratios)), heaviest.ranks),
-        effect_low=_maybe(middle.ratio_low, middle.ranks),
-        effect_high=_maybe(middle.ratio_high, middle.ranks),
+        effect=against_others(usual.typical_ratio, usual.evidence.ranks),
+        effect_low=low,
+        effect_high=high,
         cost_ns_per_step=_cost(regions),
-        typical_cost_ns_per_step=sum(row.nodes.excess_ns if row.nodes else row.excess_ns for row in slow),
+        typical_cost_ns_per_step=sum(row.typical_excess_ns for row in slow),
         steps=max(len(row.steps) for row in regions),
         regions=tuple(slow),
         caused_wait=caused.get(rank),
@@ -93,20 +106,25 @@ def _finding(
     )
 
 
-def _maybe(ratio: float | None, ranks: int) -> float | None:
-    return None if ratio is None else against_others(ratio, ranks)
+def _interval(row: RegionFinding) -> tuple[float, float] | tuple[None, None]:
+    """Of the effect in a region; None where it is not known: of node medians beside which single kernels moved the ratio."""
+    low, high, ranks = row.evidence.ratio_low, row.evidence.ratio_high, row.evidence.ranks
+    if low is None or high is None or row.single_kernels_matter:
+        return None, None
+    # The node medians' ratio may lie a little beside the measured one.
+    return against_others(min(low, row.typical_ratio), ranks), against_others(max(high, row.typical_ratio), ranks)
 
 
 def _that_matter(rows: list[RegionFinding], clock_error_ns: int) -> list[RegionFinding]:
-    """Leave out regions that add less than a hundredth to what the rank loses: those whose excess is below the clock error,
-    and those that are hardly slow beside the others."""
-    negligible = NEGLIGIBLE_SHARE * _cost([row.evidence for row in rows])
-    usual = float(np.median([row.evidence.ratio for row in rows])) - 1
+    """Leave out regions that add less than a hundredth to what the rank loses and whose excess is below the clock error, and
+    those that add less than a twentieth and are hardly slow beside the others."""
+    cost = _cost([row.evidence for row in rows])
+    usual = usual_region(rows).typical_ratio - 1
     return [
         row
         for row in rows
-        if row.excess_ns > min(clock_error_ns, negligible)
-        and (row.excess_ns > negligible or row.evidence.ratio - 1 > HARDLY_SLOW * usual)
+        if row.excess_ns > min(clock_error_ns, NEGLIGIBLE_SHARE * cost)
+        and (row.excess_ns > SMALL_SHARE * cost or row.typical_ratio - 1 > HARDLY_SLOW * usual)
     ] or rows
 
 

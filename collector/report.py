@@ -12,6 +12,7 @@ from annotq.collector.detectable import FEWEST_STEPS, detectable, largest, q_val
 from annotq.collector.evidence import Evidence, RegionEvidence
 from annotq.collector.findings import Finding, RegionFinding, Verdict
 from annotq.collector.receipt import Receipt
+from annotq.collector.undecided import worth_naming
 from annotq.collector.waits import RankWait
 
 
@@ -21,7 +22,8 @@ class Report:
 
     reason: why the verdict is inconclusive, else empty. findings: the costliest first. held_up: regions that are slower
     on a rank only because single kernels lasted too long; real time, but not slow code. comparison: every comparison
-    made, and slowness the tests of it.
+    made, and slowness the tests of it. too_small: ranks that are slow beyond chance, but at a cost that nobody would act
+    on; the costliest first.
     """
 
     job: str
@@ -34,6 +36,7 @@ class Report:
     slowness: Slowness
     waits: tuple[RankWait, ...]
     receipt: Receipt
+    too_small: tuple[Finding, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -43,6 +46,12 @@ class Report:
     def detectable(self) -> float | None:
         """Factor from which a slow rank would have shown in a usual region; None when nothing could be compared."""
         return detectable(self.slowness)
+
+    @cached_property
+    def smallest_cost_ns(self) -> float:
+        """Time per step from which a slow rank is a finding, of the rank that needs the most."""
+        ranks = range(len(self.comparison.work.ranks))
+        return max((worth_naming(self.comparison, rank, self.receipt) for rank in ranks), default=0.0)
 
     @cached_property
     def closest(self) -> RegionEvidence | None:

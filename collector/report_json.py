@@ -19,6 +19,7 @@ def report_json(report: Report, every: bool = False) -> dict[str, object]:
         "verdict": report.verdict,
         "explanation": explain_verdict(report),
         "findings": [_finding(finding) for finding in report.findings],
+        "too_small": [_finding(finding) for finding in report.too_small],
         "held_up": [_region(row) | {"explanation": explain_single_kernels(row)} for row in report.held_up],
         "collectives": [asdict(row) for row in report.waits],
         "coverage": report.receipt.to_json(),

@@ -30,11 +30,12 @@ def quantiles(values: Floats, share: float) -> Floats:
     """By row, the quantile of the share (0.5: the median), NaN left out; values: shape (rows, columns)."""
     # numpy's quantile without NaN takes rows one by one, which only those with NaN need.
     whole = ~np.isnan(values).any(axis=1)
-    found = np.empty(len(values))
+    some = ~np.isnan(values).all(axis=1)
+    found = np.full(len(values), np.nan)
     if whole.any():
         found[whole] = np.quantile(values[whole], share, axis=1)
-    if not whole.all():
-        found[~whole] = np.nanquantile(values[~whole], share, axis=1)
+    if (some & ~whole).any():
+        found[some & ~whole] = np.nanquantile(values[some & ~whole], share, axis=1)
     return found
 
 

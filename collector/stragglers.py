@@ -22,7 +22,7 @@ from annotq.collector.receipt import Receipt, receipt
 from annotq.collector.region_findings import region_findings
 from annotq.collector.report import Report as Report
 from annotq.collector.undecided import undecided
-from annotq.collector.waits import RankWait, collective_steps, group_members
+from annotq.collector.waits import RankWait, collective_steps
 from annotq.collector.work import Ask, read_work
 
 
@@ -36,16 +36,21 @@ def straggler_report(ask: Ask, job: str, attempt: int) -> Report:
     slowness = slow_ranks(evidence)
     findings: list[Finding] = []
     held_up: list[RegionFinding] = []
+    too_small: list[Finding] = []
     # Where the steps of the ranks do not belong together nothing that was paired by them counts.
     if not mispaired(waits):
         caused = collectives.caused_waits()
-        slow, held_up = region_findings(ask, job, attempt, evidence, slowness, caused, facts)
-        findings += slow
+        by_region = region_findings(ask, job, attempt, evidence, slowness, caused, facts)
+        held_up, too_small = by_region.held_up, by_region.too_small
+        findings += by_region.findings
         findings += late_launches(evidence, launch_delays(ask, job, attempt, work), caused, facts)
-        findings += slow_links(collectives.transfers(), group_members(waits), facts)
+        findings += slow_links(collectives.transfers(), waits, facts)
         inflation = slowness.whole_run.whole.noise.inflation if slowness.whole_run else 1.0
         findings += slow_stages(work, stages(ask, job, attempt, work), inflation)
-        together = (imbalance(evidence, slowness), global_slowdown(evidence, slowness))
+        named = {rank for finding in by_region.findings for rank in finding.ranks} | {
+            row.evidence.rank for row in held_up
+        }
+        together = (imbalance(evidence, slowness, named), global_slowdown(evidence, slowness))
         findings += [finding for finding in together if finding]
     findings.sort(key=lambda finding: -finding.cost_ns_per_step)
     verdict, reason = _verdict(findings, held_up, evidence, slowness, facts, waits)
@@ -60,6 +65,7 @@ def straggler_report(ask: Ask, job: str, attempt: int) -> Report:
         slowness=slowness,
         waits=waits,
         receipt=facts,
+        too_small=tuple(sorted(too_small, key=lambda finding: -finding.cost_ns_per_step)),
     )
 
 

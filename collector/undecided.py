@@ -10,8 +10,8 @@ from annotq.collector.evidence import Evidence
 from annotq.collector.findings import MINIMAL_EFFECT
 from annotq.collector.looks import Looked
 from annotq.collector.receipt import Receipt
-from annotq.collector.statistics import binomial_tail
-from annotq.collector.waits import RankWait
+from annotq.collector.statistics import binomial_tail, medians
+from annotq.collector.waits import RankWait, titles
 
 # A job in which a rank slower by this factor could hide is not called fine.
 HIDDEN = 1.25
@@ -31,7 +31,7 @@ NEGLIGIBLE_OF_STEP = 0.0001
 
 def worth_naming(evidence: Evidence, rank: int, facts: Receipt) -> float:
     """Time per step below which nothing is said about a rank (its place): the clocks' error, or nothing to speak of."""
-    computed = NEGLIGIBLE_COST * float(np.nanmedian(evidence.work.total_ns[rank]))
+    computed = NEGLIGIBLE_COST * float(np.nan_to_num(medians(evidence.work.total_ns[rank]))[0])
     return max(facts.clock_error_ns or 0, computed, NEGLIGIBLE_OF_STEP * evidence.work.step_ns)
 
 
@@ -107,8 +107,10 @@ def _unexplained_lateness(evidence: Evidence, open_to: list[RankWait], waits: tu
     late = next((row for row in open_to if _always_late(row, waits, evidence.work.step_ns)), None)
     if late is None:
         return ""
+    group = f" of group {late.group}" if len({row.group for row in waits}) > 1 else ""
     return (
-        f"rank {late.rank} is the last to arrive at {late.last} of {late.judged} {late.title}, but no region explains it "
+        f"rank {late.rank} is the last to arrive at {late.last} of {late.judged} {titles(waits)[late.kind]}{group}, "
+        f"but no region explains it "
         "(work outside of regions, or waiting that the traces do not show)"
     )
 

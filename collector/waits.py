@@ -225,6 +225,18 @@ def collective_steps(ask: Ask, job: str, attempt: int) -> CollectiveSteps:
     return CollectiveSteps(ask(COLLECTIVE_STEPS, [job, attempt, job, attempt]))
 
 
+def titles(waits: Iterable[RankWait]) -> dict[Kind, str]:
+    """What to call the collectives of each kind: with their phase where several phases of one region have them."""
+    rows = {row.kind: row for row in waits}
+    phases: dict[str, set[str | None]] = {}
+    for row in rows.values():
+        phases.setdefault(row.title, set()).add(row.phase)
+    return {
+        kind: f"{row.title} {row.phase}" if row.phase and len(phases[row.title]) > 1 else row.title
+        for kind, row in rows.items()
+    }
+
+
 def group_members(waits: Iterable[RankWait]) -> dict[tuple[object, ...], tuple[int, ...]]:
     """By (group_name, group_ranks, group_first_rank), the ranks that take part in the group's collectives, sorted."""
     found: dict[tuple[object, ...], set[int]] = {}

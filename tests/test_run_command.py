@@ -130,7 +130,7 @@ def test_the_summary_of_a_job_on_gpus_has_the_verdict(tmp_path: Path) -> None:
         text = " ".join(run_summary(door, ["--db", "s.duckdb"], "slow4", "vm", since_ns=0))
     assert text.startswith("job slow4: 4 of 4 ranks, 4 profiler windows, 17,808 GPU events, ")
     assert "coverage of slow4: 4 of 4 ranks, 13,584 of 15,120 graph kernels matched" in text
-    assert "STRAGGLER: Rank 2 (host vm) is slow in layers.*.mlp, forward and backward: 3.77 times" in text
+    assert "STRAGGLER: Rank 2 (host vm) is slow in layers.*.mlp, forward and backward: 3.76 times" in text
     assert text.endswith("annotq stragglers --db s.duckdb --job slow4")
 
 

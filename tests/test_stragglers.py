@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from synthetic import Job, store_of, synthetic_job
 from traces import write_trace
 
 from annotq.cli.straggler_text import straggler_text
-from annotq.collector.explain import explain_absence
+from annotq.collector.explain import duration_text, explain_absence
 from annotq.collector.query import Door, Limits
 from annotq.collector.report import Report
 from annotq.collector.report_json import report_json
@@ -206,7 +207,7 @@ def test_the_sentence_names_rank_regions_ratio_and_cost(tmp_path: Path) -> None:
     (report,) = reports(tmp_path, synthetic_job(1, 8, 12, slow=slow))
     (finding,) = report.findings
     sentence = str(report_json(report)["explanation"])
-    usual = np.median([row.typical_ratio for row in finding.regions])
+    usual = finding.effect
     assert sentence.startswith(
         "Rank 1 (host node-a) is slow in layers.*.mlp, forward and backward: "
         f"{usual:.2f} times the ranks' median, slowest in all 12 steps; it costs {finding.cost_ns_per_step / 1e6:.3g} ms"
@@ -248,3 +249,48 @@ def test_ranks_that_number_their_steps_differently_are_not_compared(tmp_path: Pa
         report = straggler_report(ask_of(door), "j", 0)
     assert (report.verdict, report.findings) == ("inconclusive", ())
     assert "step numbers do not belong together" in report.reason
+
+
+def test_a_rank_that_costs_too_little_to_matter_is_said_with_its_cost(tmp_path: Path) -> None:
+    job = synthetic_job(3, 4, 20)
+    # 20 us take 26 us, forward and backward: about 12 us more, where a thousandth of what a rank computes in a step is 14.8 us.
+    small = job.nodes_of("layers.1.mlp")
+    durations = job.durations_ns.copy()
+    durations[:, :, small] = durations[:, :, small] * 20_000 // durations[:, :, small].mean(axis=(0, 1), keepdims=True)
+    durations[2, :, small] = durations[2, :, small] * 13 // 10
+    (report,) = reports(tmp_path, replace(job, durations_ns=durations))
+    assert (report.verdict, report.findings, len(report.too_small)) == ("none", (), 1)
+    sentence = explain_absence(report)
+    assert "Too small to be called a straggler: rank 2 in layers.1.mlp, " in sentence
+    cost = float(np.median(durations.sum(axis=2), axis=1).max()) / 1e6
+    assert f", at a cost of more than {cost:.3g} us a step, would have shown" in sentence
+    phases = {row.evidence.phase for row in report.too_small[0].regions}
+    times = durations[:, :, [node for node in small if job.nodes[node][1] in phases]]
+    beyond = (times[2] - np.median(times, axis=0)).sum(axis=1)
+    assert report.too_small[0].cost_ns_per_step == pytest.approx(np.median(beyond))
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (999_992, "1 ms"),
+        (999_400, "999 us"),
+        (999.7, "1 us"),
+        (-999_992, "-1 ms"),
+        (16_300_000, "16.3 ms"),
+        (1.234e12, "1,230 s"),
+        (0, "0 ns"),
+    ],
+)
+def test_a_duration_that_is_rounded_up_takes_the_next_unit(nanoseconds: float, text: str) -> None:
+    assert duration_text(nanoseconds) == text
+
+
+def test_effect_and_interval_are_those_of_one_region(tmp_path: Path) -> None:
+    # Two regions barely slow and two far slower: the median of the ratios would lie between the intervals.
+    slow = {(2, "layers.0.mlp"): 1.3, (2, "layers.1.mlp"): 2.5}
+    (report,) = reports(tmp_path, synthetic_job(3, 4, 24, slow=slow))
+    (finding,) = report.findings
+    assert finding.effect_low is not None and finding.effect_high is not None
+    assert finding.effect_low <= finding.effect <= finding.effect_high
+    assert any(finding.effect == row.typical_ratio for row in finding.regions)
