@@ -19,12 +19,13 @@ import perfetto_file
 import questions
 import recorder
 import stragglers
+import top_refresh
 from section import Section
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"
 RESULTS = HERE / "results.md"
-PARTS = ("ingest", "memory", "query", "stragglers", "perfetto", "recorder", "collector")
+PARTS = ("ingest", "memory", "query", "stragglers", "perfetto", "recorder", "collector", "top")
 
 # Repetitions of the small trace: 370,000 events in 160 MB, and 2 GB.
 LARGE_REPEATS = 29
@@ -53,6 +54,8 @@ def sections(options: argparse.Namespace) -> Iterator[Section]:
         yield recorder.measure(options.repeats)
     if "collector" in options.only:
         yield collector_load.measure(options.repeats)
+    if "top" in options.only:
+        yield top_refresh.measure(options.repeats)
 
 
 def generated(name: str, repeats: int) -> Path:

@@ -64,15 +64,19 @@ FormatOption = Annotated[
     Format | None,
     typer.Option("--format", help="Default: a table on a terminal, tab-separated text otherwise, or by FILE's suffix."),
 ]
-Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of stdout.")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of stdout (-).")
+]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Rows at most.")]
 TimeUnitOption = Annotated[TimeUnit, typer.Option("--time-unit", help="Unit of the duration columns.")]
 ShowSql = Annotated[bool, typer.Option("--show-sql", help="Print the SQL that gives these rows, and exit.")]
 
-Ranks = Annotated[list[int] | None, typer.Option("--rank", metavar="N", help="Only this rank. May be repeated.")]
 RegionGlob = Annotated[
     str | None, typer.Option("--region", metavar="GLOB", help="Only regions that fit, such as 'layers.*.mlp'.")
 ]
+
+# What --output calls the standard output.
+STDOUT = Path("-")
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -99,7 +103,7 @@ class ReadingOptions:
 
         Raises AnnotqError (usage) for a suffix that stands for no format.
         """
-        if self.format is not None or self.output is None:
+        if self.format is not None or self.output is None or self.output == STDOUT:
             return self.format
         found = SUFFIXES.get(self.output.suffix.lower())
         if found is None:

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 from annotq.agent.errors import EXIT_USAGE, AnnotqError
 from annotq.cli.errors import note
-from annotq.cli.options import Format, ReadingOptions, TimeUnit
+from annotq.cli.options import STDOUT, Format, ReadingOptions, TimeUnit
 from annotq.cli.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Printer:
     """
 
     def __init__(self, options: ReadingOptions) -> None:
-        self.path = options.output
+        self.path = None if options.output == STDOUT else options.output
         self.unit = options.time_unit
         terminal = self.path is None and sys.stdout.isatty()
         self.format = options.chosen_format() or (Format.TABLE if terminal else None)

@@ -33,6 +33,7 @@ class RemoteDoor:
         self.limits = limits or Limits()
         self._channel = open_channel(way or access(endpoint))
         self._stub = stub_on(self._channel)
+        self._stopped = False
 
     def __enter__(self) -> Self:
         return self
@@ -43,6 +44,11 @@ class RemoteDoor:
         self.close()
 
     def close(self) -> None:
+        self._channel.close()
+
+    def stop(self) -> None:
+        """End the questions of other threads, which get an AnnotqError; from now on every question does."""
+        self._stopped = True
         self._channel.close()
 
     @property
@@ -60,7 +66,12 @@ class RemoteDoor:
         request = collector_pb2.QueryRequest(
             sql=sql, parameters_json=json.dumps(list(parameters)), rows=limits.rows, seconds=limits.seconds
         )
-        call = self._stub.Query(request, timeout=limits.seconds + ANSWER_SECONDS)
+        try:
+            call = self._stub.Query(request, timeout=limits.seconds + ANSWER_SECONDS)
+        except ValueError:  # the channel is closed
+            if not self._stopped:
+                raise
+            raise AnnotqError("No more questions are asked.", "The program is about to end.") from None
         try:
             pieces = _Pieces(call)
             file: Any = pieces  # pyarrow's stubs ask for an IOBase, pyarrow for read()

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -62,6 +63,8 @@ class Door:
         self.path = path
         self.limits = limits
         self._newer_views: list[str] = []
+        self._asked: set[duckdb.DuckDBPyConnection] = set()
+        self._stopped = False
         # A folder of its own: two processes that spill beside the store file would use the same file names.
         self._spill = tempfile.TemporaryDirectory(prefix="annotq-", ignore_cleanup_errors=True)
         try:
@@ -100,19 +103,35 @@ class Door:
         """
         limits = limits or self.limits
         cursor = self._connection.cursor()
+        self._asked.add(cursor)
         started = time.monotonic()
         try:
+            if self._stopped:
+                raise AnnotqError("No more questions are asked.", "The program is about to end.")
             for statement in self._newer_views:
                 cursor.execute(statement)
             text = admitted(cursor, sql)
             table = _within(limits.seconds, cursor, lambda: _rows(cursor, text, parameters, limits.rows + 1))
         except (duckdb.Error, OSError, RuntimeError) as error:
+            if "Query interrupted" in str(error):  # DuckDB's words for Ctrl-C
+                raise KeyboardInterrupt from None
             # Errors met while batches are pulled come out of Arrow as OSError or RuntimeError with DuckDB's text.
             raise asked_error(str(error), self.views, self.limits.memory) from None
         finally:
+            self._asked.discard(cursor)
             cursor.close()
         truncated = table.num_rows > limits.rows
         return Answer(table.slice(0, limits.rows), truncated, time.monotonic() - started)
+
+    def stop(self) -> None:
+        """End the questions of other threads, which get an AnnotqError; from now on every question does."""
+        self._stopped = True
+        # Again and again: an interrupt that comes before the query has begun is forgotten.
+        while asked := list(self._asked):
+            for cursor in asked:
+                with suppress(duckdb.Error):  # closed by now
+                    cursor.interrupt()
+            time.sleep(0.02)
 
     def views(self) -> list[str]:
         """Names of the public views in this store, sorted."""
@@ -186,28 +205,32 @@ def _within(seconds: float, cursor: duckdb.DuckDBPyConnection, work: Callable[[]
     """Runs `work` in a thread, so that both the time limit and Ctrl-C reach a query that is busy inside DuckDB."""
     found: list[pa.Table] = []
     failed: list[BaseException] = []
+    # Not the thread's join and is_alive: to Python 3.11 a thread whose join Ctrl-C interrupts has ended, whatever it does.
+    ended = threading.Event()
 
     def run() -> None:
         try:
             found.append(work())
         except BaseException as error:
             failed.append(error)
+        finally:
+            ended.set()
 
     # A daemon: should Ctrl-C come while the thread starts, the process can still end.
     thread = threading.Thread(target=run, name="annotq-query", daemon=True)
     try:
         thread.start()
-        thread.join(seconds)
-        if thread.is_alive():
+        if not ended.wait(seconds):
             raise AnnotqError(
                 f"The query was stopped after {seconds:g} s.",
                 "Ask for less (one job, rank, region or step), or give it more time with --timeout.",
             )
     finally:
         # Again and again: an interrupt that comes before the query has begun is forgotten.
-        while thread.is_alive():
-            cursor.interrupt()
-            thread.join(0.05)
+        while thread.ident is not None and not ended.is_set():
+            with suppress(KeyboardInterrupt):  # the first one is being obeyed
+                cursor.interrupt()
+                ended.wait(0.05)
     if failed:
         raise failed[0]
     return found[0]

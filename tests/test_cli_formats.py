@@ -212,3 +212,8 @@ def test_a_link_stays_a_link(store: Path, tmp_path: Path) -> None:
     assert link.is_symlink()
     assert real.read_text().split() == ["seven", "7"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link.csv", "real.csv"]
+
+
+def test_a_dash_is_the_standard_output(store: Path) -> None:
+    assert query(store, "--format", "csv", "-o", "-", sql="SELECT 7 AS seven").stdout.split() == ["seven", "7"]
+    assert not Path("-").exists()

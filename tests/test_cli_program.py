@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(store: Path) -> None:
     assert (running.returncode, said) == (0, b"")
 
 
-def test_ctrl_c_stops_a_busy_query(store: Path) -> None:
+@pytest.mark.parametrize("busy_seconds", [0, 1])
+def test_ctrl_c_stops_a_busy_query(store: Path, busy_seconds: float) -> None:
     code = (
         "import sys, threading\n"
         "from annotq.collector.query import Door\n"
@@ -139,6 +141,7 @@ def test_ctrl_c_stops_a_busy_query(store: Path) -> None:
     with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout is not None and running.stderr is not None
         assert running.stdout.readline() == b"asked\n"
+        time.sleep(busy_seconds)
         running.send_signal(signal.SIGINT)
         said = running.stderr.read()
     assert (running.returncode, said) == (130, b"interrupted\n")

@@ -79,6 +79,7 @@ def test_regions_are_sorted_as_asked(store: Path, sort: str, order: list[int]) -
         (["--region", "layers.*.mlp"], 2),
         (["--region", "layers.?.mlp", "--rank", "1"], 1),
         (["--rank", "0", "--rank", "1"], 4),
+        (["--rank", "0-1"], 4),
         (["--phase", "backward"], 0),
         (["--region", "'; DROP TABLE trace; --"], 0),
     ],

@@ -11,6 +11,8 @@ import pytest
 from jobs import DATA, load
 from perfetto_picture import Picture, Slice, draw, read_picture, rows
 
+from annotq.collector.query import Door
+
 WORK = ("kernel", "memcpy", "memset")
 
 
@@ -204,6 +206,7 @@ def test_what_is_left_out_is_said_with_counts(store: Path, tmp_path: Path) -> No
     ("options", "where"),
     [
         (["--rank", "1", "--rank", "3"], "rank IN (1, 3)"),
+        (["--rank", "0-1,3"], "rank IN (0, 1, 3)"),
         (["--step", "4"], "step = 4"),
         (["--step", "3-5", "--rank", "2"], "step BETWEEN 3 AND 5 AND rank = 2"),
         (["--region", "layers.*.mlp"], "region LIKE 'layers.%.mlp'"),
@@ -221,6 +224,39 @@ def test_a_selection(store: Path, tmp_path: Path, options: list[str], where: str
     expected = Counter(rows(store, sql))
     assert expected
     assert Counter((picture.rank(one.track), one.start, one.name) for one in picture.of(*WORK)) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--rank", "0-3", "--step", "77"],
+        ["--region", "no.such.region"],
+        ["--region", "layers.0.mlp", "--step", "77"],
+        ["--since", "1min"],
+    ],
+)
+def test_a_selection_of_nothing_is_an_error_before_collectives_are_judged(
+    store: Path, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = Door.ask
+
+    def noted(door: Door, sql: str, *rest: Any, **more: Any) -> Any:
+        asked.append(sql)
+        return ask(door, sql, *rest, **more)
+
+    monkeypatch.setattr(Door, "ask", noted)
+    done = draw(store, tmp_path / "none.pftrace", "slow4", *options)
+    assert done.exit_code == 1
+    assert "Nothing of job slow4 is in this selection: " in done.stderr
+    assert not (tmp_path / "none.pftrace").exists()
+    assert asked and not [sql for sql in asked if "_collective_waits" in sql]
+
+
+@pytest.mark.parametrize("ranks", ["-3", "3-1", "0-9999999", "all"])
+def test_ranks_that_are_none(store: Path, tmp_path: Path, ranks: str) -> None:
+    done = draw(store, tmp_path / "none.pftrace", "slow4", "--rank", ranks)
+    assert done.exit_code == 2 and done.stderr.startswith("error: ")
 
 
 def test_a_flow_ends_at_the_last_rank_that_is_drawn(store: Path, tmp_path: Path) -> None:

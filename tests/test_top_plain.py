@@ -72,6 +72,16 @@ def test_once_as_json_is_one_object(slow4: Path) -> None:
     assert {row["rank"]: row["step_ns"] for row in ranks} == durations
 
 
+def test_every_key_of_the_json_is_explained(slow4: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "top.md").read_text()
+    _, _, schema = page.partition("## JSON")
+    said = set(re.findall(r"`(\w+)`", schema))
+    found = once("--db", slow4)
+    window, ranks = found["newest_window"], found["ranks"]
+    assert isinstance(window, dict) and isinstance(ranks, list)
+    assert {*found, *window, *ranks[0]} == said
+
+
 def test_ranks_and_order_are_chosen(slow4: Path) -> None:
     done = top("--once", "--db", slow4, "--rank", "1-2", "--rank", "3", "--sort", "wait", "--reverse")
     # Who waits least is who is waited for.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from annotq.agent.errors import AnnotqError
+from annotq.cli.rank_ranges import read_ranges
 from annotq.cli.top.columns import columns_for, line_of, short_age, short_duration, signed_duration
 from annotq.cli.top.frame import HELP, Trouble, screen
 from annotq.cli.top.keys import keys_of
-from annotq.cli.top.order import Order, chosen, ordered, read_ranges
+from annotq.cli.top.order import Order, chosen, ordered
 from annotq.cli.top.rows import RankRow, Snapshot, shown_state
 from annotq.cli.top.view import View, pressed
 
@@ -154,6 +156,22 @@ def test_columns_fill_the_width_and_regions_keep_their_end(width: int) -> None:
     line = line_of([column.text(row) for column, _ in columns], columns)
     assert len(line) == width
     assert "mlp bwd" in line
+
+
+@pytest.mark.parametrize(
+    "region", ["モデル.層.注意機構.全結合", "e\u0301" * 40, "\N{GRINNING FACE}" * 30, "mlp", "a" * 99]
+)
+@pytest.mark.parametrize("width", [64, 80, 81, 160])
+def test_columns_stand_below_each_other_whatever_the_letters(region: str, width: int) -> None:
+    columns = columns_for(width)
+    lines = [
+        line_of(
+            [column.text(replace(ROW, region=name, phase="forward", age_ns=9 * S)) for column, _ in columns], columns
+        )
+        for name in (region, "mlp")
+    ]
+    assert [cell_len(line) for line in lines] == [width, width]
+    assert all(" fwd " in line and line.endswith("   9 s") for line in lines)
 
 
 def test_durations_and_ages_fit_their_columns() -> None:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from annotq.cli.errors import note
-from annotq.cli.options import Ranks, ReadingOptions, RegionGlob, reading_command
+from annotq.cli.options import ReadingOptions, RegionGlob, reading_command
+from annotq.cli.rank_ranges import RankRanges, read_ranks
 from annotq.cli.report import Report, open_report
 from annotq.cli.statement import Condition, Statement, equals, fits, one_of, select
 
 
 @reading_command()
-def collectives(options: ReadingOptions, rank: Ranks = None, region: RegionGlob = None) -> None:
+def collectives(options: ReadingOptions, rank: RankRanges = None, region: RegionGlob = None) -> None:
     """Who waited for whom in each collective.
 
     When each rank arrived, how long it waited for the last one, and how long the transfer took. Calls that cannot be judged
     come last, those of kinds that do not make every rank wait (send, recv, rooted ones, uneven all_to_all) apart from the
     others; the column not_judged says why.
     """
+    ranks = read_ranks(rank or ())
     with open_report(options) as report:
         job = report.job()
-        conditions = [equals("job", job), one_of("rank", rank), fits("region", region)]
+        conditions = [equals("job", job), one_of("rank", ranks), fits("region", region)]
         statement = _statement(conditions)
-        if report.show(statement, _empty(job, rank, region)):
+        if report.show(statement, _empty(job, ranks, region)):
             _note_apart(report, statement)
             report.note_coverage(job)
 

@@ -10,7 +10,8 @@ import typer
 
 from annotq.agent.errors import EXIT_USAGE, AnnotqError
 from annotq.cli.errors import note
-from annotq.cli.options import Ranks, ReadingOptions, RegionGlob, reading_command
+from annotq.cli.options import ReadingOptions, RegionGlob, reading_command
+from annotq.cli.rank_ranges import RankRanges, read_ranks
 from annotq.cli.report import Report, open_report
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ Open = Annotated[
 def perfetto(
     options: ReadingOptions,
     name: Name = None,
-    rank: Ranks = None,
+    rank: RankRanges = None,
     step: Step = None,
     region: RegionGlob = None,
     since: Since = None,
@@ -61,12 +62,16 @@ def perfetto(
     from annotq.cli.perfetto.selection import parse_moment, parse_steps
 
     target = None if options.show_sql else _target(output, tar)
-    steps, moments = parse_steps(step), (parse_moment("--since", since), parse_moment("--until", until))
+    ranks, steps, moments = (
+        read_ranks(rank or []),
+        parse_steps(step),
+        (parse_moment("--since", since), parse_moment("--until", until)),
+    )
     if tar and (steps or region or any(moments)):
         raise AnnotqError("--tar packs whole traces.", "Choose with --rank only, or leave out --tar.", EXIT_USAGE)
     with open_report(replace(options, job=_job(options.job, name))) as report:
         job = report.job()
-        selection = chosen(report.ask, job, rank, steps, region, moments)
+        selection = chosen(report.ask, job, ranks, steps, region, moments)
         if options.show_sql:
             typer.echo(statements(report.ask, selection))
             return
@@ -91,16 +96,18 @@ def _write(report: Report, selection: Selection, target: Path, tar: bool) -> Non
     from annotq.cli.perfetto.asking import ask_of
     from annotq.cli.perfetto.export import planned
     from annotq.cli.progress import working
+    from annotq.collector.receipt import ranges
 
     with working("asking"):
         ranks = planned(ask_of(report.door), selection, work=not tar)
     if not ranks:
         raise AnnotqError(
-            f"There is nothing of job {selection.job} to draw.", "annotq ranks shows which ranks there are."
+            f"There is no usable trace of job {selection.job} in this selection: {selection}.",
+            "annotq ranks shows which ranks there are.",
         )
-    missing = sorted(set(selection.ranks or ()) - {rank.rank for rank in ranks})
+    missing = tuple(sorted(set(selection.ranks or ()) - {rank.rank for rank in ranks}))
     if missing:
-        note(f"No usable trace of rank {', '.join(map(str, missing))}.")
+        note(f"No usable trace of rank {ranges(missing)}.")
     if tar:
         from annotq.cli.perfetto.archive import pack
 

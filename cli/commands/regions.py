@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from annotq.cli.options import Ranks, ReadingOptions, RegionGlob, reading_command
+from annotq.cli.options import ReadingOptions, RegionGlob, reading_command
+from annotq.cli.rank_ranges import RankRanges, read_ranks
 from annotq.cli.report import open_report
 from annotq.cli.statement import Statement, equals, fits, one_of, select
 
@@ -34,7 +36,7 @@ SortOption = Annotated[Sort, typer.Option("--sort", help="Largest first; by name
 @reading_command()
 def regions(
     options: ReadingOptions,
-    rank: Ranks = None,
+    rank: RankRanges = None,
     region: RegionGlob = None,
     phase: Phase = None,
     sort: SortOption = Sort.TOTAL,
@@ -44,15 +46,16 @@ def regions(
     ratio is this rank's median over the median of the ranks' medians: with many ranks 2.0 is twice as slow
     as the others; of two ranks the slow one moves the median itself, and the ratio stays below 2.
     """
+    ranks = read_ranks(rank or ())
     with open_report(options) as report:
         job = report.job()
-        if report.show(_statement(job, rank, region, phase, sort), _empty(job, rank, region, phase)):
+        if report.show(_statement(job, ranks, region, phase, sort), _empty(job, ranks, region, phase)):
             report.note_coverage(job)
 
 
-def _statement(job: str, rank: list[int] | None, region: str | None, phase: str | None, sort: Sort) -> Statement:
+def _statement(job: str, ranks: Sequence[int], region: str | None, phase: str | None, sort: Sort) -> Statement:
     columns = "rank, region, phase, instances, kernels, median_ns, p95_ns, p99_ns, total_ns, ratio"
-    conditions = [equals("job", job), one_of("rank", rank), fits("region", region), equals("phase", phase)]
+    conditions = [equals("job", job), one_of("rank", ranks), fits("region", region), equals("phase", phase)]
     return select(columns, "regions", conditions, ORDER[sort])
 
 

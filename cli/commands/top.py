@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from annotq.cli.options import ReadingOptions, reading_command
-from annotq.cli.top.order import Order, read_ranges
+from annotq.cli.rank_ranges import RankRanges, read_ranges
+from annotq.cli.top.order import Order
 
 if TYPE_CHECKING:
     from annotq.cli.top.view import View
@@ -22,13 +23,11 @@ JobToWatch = Annotated[
 ]
 Interval = Annotated[float, typer.Option("--interval", min=0.2, max=3600, metavar="SECONDS", help="Between refreshes.")]
 Once = Annotated[bool, typer.Option("--once", help="Look once, print the table of all ranks, and exit.")]
-Json = Annotated[bool, typer.Option("--json", help="A JSON object per refresh and line; with --once just one.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="A JSON object per refresh and line (docs/top.md); with --once just one.")
+]
 Sort = Annotated[Order, typer.Option("--sort", help="Order of the ranks.")]
 Backwards = Annotated[bool, typer.Option("--reverse", help="The order the other way round.")]
-RankRanges = Annotated[
-    list[str] | None,
-    typer.Option("--rank", metavar="RANGE", help="Only these ranks, such as 0-63,777. May be repeated."),
-]
 
 # Of the table that goes into a file or a pipe, unless COLUMNS says otherwise.
 FILE_WIDTH = 120

@@ -36,12 +36,13 @@ def ask_of(door: AnyDoor) -> Ask:
 def chosen(
     ask: Ask,
     job: str,
-    ranks: list[int] | None,
+    ranks: Sequence[int],
     steps: tuple[int, int] | None,
     region: str | None,
     moments: tuple[Moment | None, Moment | None],
 ) -> Selection:
-    """The selection in the latest attempt of the job. moments: since and until; times after the first GPU work become times.
+    """The selection in the latest attempt of the job. ranks: in order, empty for all. moments: since and until; times after
+    the first GPU work become times.
 
     Raises AnnotqError (usage) when until is not after since, or there is no GPU work to count from.
     """
@@ -50,7 +51,7 @@ def chosen(
     found = Selection(
         job=job,
         attempt=latest_attempt(ask, job),
-        ranks=tuple(sorted(set(ranks))) if ranks else None,
+        ranks=tuple(ranks) or None,
         steps=steps,
         region=region,
     )

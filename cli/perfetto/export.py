@@ -62,6 +62,9 @@ def planned(ask: Ask, selection: Selection, work: bool = True) -> list[Rank]:
 def write_trace(ask: Ask, selection: Selection, ranks: Sequence[Rank], file: BinaryIO) -> Summary:
     """Write the selection as a Perfetto trace. ranks: as planned() found them. Raises AnnotqError when it is empty."""
     steps = _rows(ask, questions.steps(selection))
+    # Before the collectives: judging them takes long. Steps are drawn beside a region, they are nothing of it.
+    if not any(rank.work for rank in ranks) and (selection.region is not None or not steps.num_rows):
+        raise _empty(selection)
     first_ns = _first_moment(ranks, steps)
     shift_ns = _shift(first_ns)
     trace = TraceFile(file, shift_ns)
@@ -90,13 +93,17 @@ def write_trace(ask: Ask, selection: Selection, ranks: Sequence[Rank], file: Bin
     if len({rank.host for rank in ranks}) > 1:
         summary.unaligned = [rank.rank for rank in ranks if rank.traces[0].clock_error_ns is None]
     if not summary.ranks:
-        raise AnnotqError(
-            f"Nothing of job {selection.job} is in this selection: {selection}.",
-            'annotq query "SELECT rank, step, region, start_ns FROM kernels" shows what there is.',
-        )
+        raise _empty(selection)
     trace.flush()
     summary.slices = trace.slices
     return summary
+
+
+def _empty(selection: Selection) -> AnnotqError:
+    return AnnotqError(
+        f"Nothing of job {selection.job} is in this selection: {selection}.",
+        "annotq ranks and annotq status show which ranks and steps there are; annotq regions which regions.",
+    )
 
 
 def _write_rank(

@@ -28,9 +28,11 @@ class Selection:
 
     def __str__(self) -> str:
         """The limits in words."""
+        from annotq.collector.receipt import ranges
+
         first, last = self.steps or (None, None)
         limits = {
-            "ranks": None if self.ranks is None else ", ".join(map(str, self.ranks)),
+            "ranks": None if self.ranks is None else ranges(self.ranks),
             "steps": None if first is None else f"{first} to {last}",
             "regions": self.region,
             "since_ns": self.since_ns,

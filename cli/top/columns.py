@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from annotq.cli.top.order import Order
 from annotq.cli.top.rows import RankRow
 
@@ -112,10 +114,17 @@ def printable(text: str) -> str:
 
 
 def line_of(texts: Sequence[str], columns: Sequence[tuple[Column, int]]) -> str:
-    """One line of the table. What is too long keeps its end: regions differ there."""
-    cells = []
-    for given, (column, width) in zip(texts, columns, strict=True):
-        text = printable(given)
-        cut = text if len(text) <= width else "…" + text[len(text) - width + 1 :]
-        cells.append(cut.ljust(width) if column.left else cut.rjust(width))
+    """One line of the table. What is too long keeps its end: regions differ there. Wide characters count as two."""
+    cells = [_cell(printable(text), width, column.left) for text, (column, width) in zip(texts, columns, strict=True)]
     return (" " * _BETWEEN).join(cells).rstrip()
+
+
+def _cell(text: str, width: int, left: bool) -> str:
+    taken = cell_len(text)
+    if taken > width:
+        while text and taken > width - 1:
+            taken -= cell_len(text[0])
+            text = text[1:]
+        text, taken = f"…{text}", taken + 1
+    blank = " " * (width - taken)
+    return text + blank if left else blank + text

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
-from annotq.agent.errors import EXIT_USAGE, AnnotqError
+from annotq.cli.rank_ranges import Ranges
 from annotq.cli.top.rows import RankRow
 
 
@@ -58,23 +57,6 @@ def ordered(rows: Iterable[RankRow], order: Order, backwards: bool = False) -> l
     if backwards:
         known.reverse()
     return [row for _, row in known] + [row for key, row in keys if key is None]
-
-
-Ranges = tuple[tuple[int, int], ...]
-
-
-def read_ranges(texts: Sequence[str]) -> Ranges:
-    """("0-3,8", "12") as ((0, 3), (8, 8), (12, 12)). Raises AnnotqError (usage) for anything else."""
-    found: list[tuple[int, int]] = []
-    for part in ",".join(texts).split(","):
-        if not part.strip():
-            continue
-        match = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
-            raise AnnotqError(f"{part.strip()!r} is no rank or range of ranks.", "For example 0-63,777", EXIT_USAGE)
-        found.append((first, last))
-    return tuple(found)
 
 
 def chosen(rows: Sequence[RankRow], ranges: Ranges) -> list[RankRow]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from annotq.agent.errors import AnnotqError
-from annotq.cli.top.order import Order, Ranges, read_ranges
+from annotq.cli.rank_ranges import Ranges, read_ranges
+from annotq.cli.top.order import Order
 
 _ORDERS = tuple(Order)
 
