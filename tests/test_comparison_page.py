@@ -236,6 +236,16 @@ def test_different_ranks_and_versions_are_said_and_marked(tmp_path: Path) -> Non
     assert {"ranks", "nccl"} <= set(marked) and "torch" not in marked
 
 
+def test_only_what_changed_has_the_colour_of_a_change(real: Path) -> None:
+    # Rank 2 alone runs the MLPs four times over in slow4: where the ranks' median did not change, its dot is grey.
+    _, figures = read(real, "slow4", "control4")
+    rows = next(figure.html() for figure in figures if figure.anchor == "regions").split("<tr>")
+    some = [row for row in rows if "faster on some ranks" in row]
+    assert some and all('<circle class="neither"' in row and '<text class="faster"' in row for row in some)
+    transfer = next(row for row in rows if "transfer (all_reduce)" in row)
+    assert '<circle class="faster"' in transfer
+
+
 def test_a_turned_order_is_noticed(real: Path) -> None:
     # slow4 was recorded 13 s after control4.
     told = []

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from jobs import DATA, load, rows, write_job
 from simulated_causes import Cause, slow_layers
-from simulated_job import Plan, simulate
+from simulated_job import HostClocks, Plan, simulate
 from simulated_layout import Layout
 from simulated_program import Workload
 from simulated_store import simulated_store
 from small_store import START_NS, small_store
 
-from annotq.cli.html import rank_steps, region_ratios, step_time
+from annotq.cli.html import rank_steps, region_ratios, region_table, step_time
+from annotq.cli.html.heatmap import ratio_pane
 from annotq.cli.html.questions import Questions
 from annotq.cli.html.report_page import page_of, read_page
 from annotq.cli.html.subject import Subject, read_subject
@@ -98,6 +99,45 @@ def test_the_choice_of_ranks_reads_the_view_step_parts(eighty: Path) -> None:
     assert len(all_ranks) == 80
     for row in all_ranks:
         assert sum(row.parts) == pytest.approx(row.period_ns)
+
+
+def test_the_steps_that_the_verdict_read_are_those_of_the_store(eighty: Path, tmp_path: Path) -> None:
+    # slow4 has steps and GPU work outside of regions; "drifts" has hosts whose clocks drift, where the store is asked.
+    real = tmp_path / "real.duckdb"
+    load(real, DATA / "slow4")
+    clocks = HostClocks(offset_ns=5_000_000, drift_ppb=20_000)
+    drifts = simulate(Plan(seed=4, layout=Layout(dp=4, ranks_per_host=2), steps=5, clocks=clocks))
+    drifting = simulated_store(tmp_path / "drifting.duckdb", drifts=drifts)
+    for store, job in ((eighty, "job"), (real, "slow4"), (drifting, "drifts")):
+        with Door(store, Limits(rows=1_000_000)) as door:
+            subject = subject_of(door, job)
+            found, asked = rank_steps.read(subject), rank_steps.asked(subject)
+        assert (found.ranks, found.steps) == (asked.ranks, asked.steps)
+        for measure in rank_steps.MEASURES:
+            np.testing.assert_array_equal(found.grids[measure], asked.grids[measure])
+
+
+@pytest.mark.parametrize("job", ["slow4", "eager4"])
+def test_the_region_table_adds_up_what_the_view_regions_has_of_each_rank(job: str, tmp_path: Path) -> None:
+    # slow4: graph work in regions, and eager work in others; eager4: nothing else than eager work.
+    store = tmp_path / "store.duckdb"
+    load(store, DATA / job, job="job")
+    expected = rows(
+        store,
+        """SELECT region, phase, count(*), sum(instances), sum(kernels), median(median_ns), max(p99_ns), sum(total_ns)
+           FROM regions WHERE job = 'job' GROUP BY region, phase ORDER BY sum(total_ns) DESC, region, phase""",
+    )
+    with Door(store, Limits(rows=1_000_000)) as door:
+        found = door.ask(region_table.REGIONS, ["job", 0]).table.to_pylist()
+    names = ("region", "phase", "ranks", "passes", "kernels", "median_ns", "p99_ns", "total_ns")
+    assert [tuple(row[name] for name in names) for row in found] == expected
+
+
+def test_cells_that_read_the_same_have_the_same_shade() -> None:
+    times = np.array([[1.0, 1.0249, 0.9751, 1.0251, 1.0349, 0.9749, 1.999]])
+    pane = ratio_pane("ratio", "Ratio", "ratio", times)
+    assert pane.texts == [["1.00", "1.02", "0.98", "1.03", "1.03", "0.97", "2.00"]]
+    assert pane.shades == [["n0", "n0", "n0", "s1", "s1", "f1", "s5"]]
 
 
 def test_many_ranks_are_shown_by_host_and_no_slow_one_is_lost(eighty: Path) -> None:
@@ -199,6 +239,16 @@ def test_a_job_on_cpus_shows_the_steps_of_its_hosts(tmp_path: Path) -> None:
     assert "these are the steps as the profiler saw them on the host" in steps
     # 900 and 1,100 ns against their median of 1,000 ns.
     assert "0 0.90 0.90 0.90 0.90 1 1.10 1.10 1.10 1.10" in steps
+
+
+def test_what_a_ratio_of_two_ranks_means_is_said(tmp_path: Path) -> None:
+    # The median of 10 and 20 us is 15 us.
+    store = tmp_path / "store.duckdb"
+    load(store, write_job(tmp_path / "job", {0: [[10, 5]] * 6, 1: [[20, 5]] * 6}, ["mlp", "grads.reduce"]))
+    found = sections(store, "job")
+    assert "mlp forward 0.67 1.33" in found["rank-regions"]
+    for figure in ("steps", "rank-regions"):
+        assert "one that takes twice as long as the other reads 1.33" in found[figure]
 
 
 def test_every_figure_is_about_the_attempt_that_is_asked_for(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
@@ -11,6 +12,7 @@ from web_collector import BROWSER, WebCollector
 
 from annotq.agent.errors import AnnotqError
 from annotq.cli.web.access import LOGIN_SECONDS, Hosts, Tokens, check_http
+from annotq.cli.web.connections import REQUEST_SECONDS
 from annotq.collector.config import ServeConfig
 
 TOKEN = "correct horse battery staple"
@@ -141,6 +143,18 @@ def test_a_form_of_somebody_else_is_refused(collector: WebCollector, headers: Ma
 
 def test_a_form_that_never_ends_is_no_form(collector: WebCollector) -> None:
     assert collector.post("/login", "token=" + "x" * 100_000).status == 401
+
+
+def test_a_form_that_does_not_come_holds_no_connection(collector: WebCollector) -> None:
+    """Nobody has shown a token yet: it gets as long as the head of a request, and breaking it off is no news for the log."""
+    host, port = collector.http.rsplit(":", 1)
+    head = f"POST /login HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\ntok".encode()
+    with socket.create_connection((host, int(port))) as broken_off:
+        broken_off.sendall(head)
+    with socket.create_connection((host, int(port)), timeout=REQUEST_SECONDS + 10) as slow:
+        slow.sendall(head)
+        assert slow.recv(1 << 16).startswith(b"HTTP/1.1 401 ")
+    assert "ClientDisconnect" not in collector.log.read_text()
 
 
 def test_a_link_from_elsewhere_is_asked_for_again_from_here(collector: WebCollector) -> None:

@@ -35,11 +35,12 @@ class Mark:
 @dataclass(frozen=True)
 class Drawn:
     """One row of the picture. marks: by name of the axis. direction: slower, faster, or empty for what is
-    neither; slowest_direction: the same of the slowest rank."""
+    neither; median_direction, slowest_direction: the same of the ranks' median and of the slowest rank alone."""
 
     row: Change[Key]
     name: str
     direction: str
+    median_direction: str
     slowest_direction: str
     interval_text: str
     slowest_text: str
@@ -133,6 +134,7 @@ def _drawn(row: Change[Key], axes: dict[str, Axis]) -> Drawn:
         row=row,
         name=name_of(row.key),
         direction=direction,
+        median_direction="" if word.endswith("on some ranks") else direction,
         slowest_direction="" if slowest is None or not slowest_counts(row) else "slower" if slowest > 0 else "faster",
         interval_text=signed_duration(None) if interval is None else " to ".join(map(signed_duration, interval)),
         slowest_text=f"{duration(row.slowest_a_ns)} → {duration(row.slowest_b_ns)}",

@@ -14,7 +14,7 @@ from annotq.cli.html.rendering import TIMES, ratio, render
 Grid = NDArray[np.float64]
 
 # Factors from which a cell is one shade darker, slow and fast alike. 1.05 is what a finding needs.
-RATIO_EDGES = (1.02, 1.05, 1.10, 1.25, 2.0)
+RATIO_EDGES = (1.03, 1.05, 1.10, 1.25, 2.0)
 TIME_SHADES = 7
 # Up to the first number of columns cells need not fill the page; above the second numbers appear on wide screens only, above
 # the third not at all.
@@ -91,13 +91,15 @@ class Heatmap:
 
 
 def ratio_pane(name: str, label: str, say: str, values: Grid, texts: list[list[str]] | None = None) -> Pane:
-    """Ratios to 1: orange is slower, blue is faster, grey is within 2 %. values: shape (rows, columns), NaN: none.
+    """Ratios to 1: orange is slower, blue is faster, grey within 2 %. values: shape (rows, columns), NaN: none.
 
     texts: what is written in the cells instead of the ratio.
     """
+    # Of the number as it is written: of two cells that both read 1.03 one must not be darker.
+    written = np.round(values, 2)
     with np.errstate(divide="ignore", invalid="ignore"):
-        slow = np.digitize(values, RATIO_EDGES)
-        fast = np.digitize(1 / values, RATIO_EDGES)
+        slow = np.digitize(written, RATIO_EDGES)
+        fast = np.digitize(1 / written, RATIO_EDGES)
     shades = np.where(slow > 0, np.char.add("s", slow.astype(str)), np.char.add("f", fast.astype(str)))
     shades = np.where((slow == 0) & (fast == 0), "n0", shades)
     if texts is None:
@@ -121,12 +123,11 @@ def time_pane(name: str, label: str, say: str, values: Grid) -> Pane:
 
 
 def _ratio_legend() -> Markup:
-    edges = [f"{edge:g}" for edge in RATIO_EDGES]
-    slow = [
-        (f"s{place}", f"{edge}{TIMES}" if place < 5 else f"{edge}{TIMES} or slower")
-        for place, edge in enumerate(edges, 1)
-    ]
-    return render("ratio_legend.html", slow=slow)
+    edges = [(place, f"{edge:g}{TIMES}") for place, edge in enumerate(RATIO_EDGES, 1)]
+    edges[-1] = (len(edges), f"{edges[-1][1]} or more")
+    shades = [(f"f{place}", edge) for place, edge in reversed(edges)]
+    shades += [("n0", "within 2 %"), *((f"s{place}", edge) for place, edge in edges)]
+    return render("ratio_legend.html", shades=shades)
 
 
 def _digits(value: float) -> str:

@@ -103,6 +103,8 @@ def figure(subject: Subject) -> Figure:
         "and sees the transfer alone. By duration: the same without comparing clocks. Being last is not yet being slow: an "
         "earlier collective may have made the rank late."
     )
+    if several:
+        lead += " A group is written as its name, @ and its first rank."
     if overview:
         queries.append(Statement(KINDS.format(RANK_WAITS.format(COLLECTIVE_STEPS)), about))
     return Figure(ANCHOR, TITLE, lead, body, queries)
@@ -136,7 +138,7 @@ def _kind(rows: list[RankWait]) -> Kind:
         longest_wait_ns=longest.wait_ns or 0,
         longest_rank=longest.rank,
         transfer_ns=median(row.transfer_ns for row in rows if row.transfer_ns is not None),
-        last=named + (f", {left:,} other rank{'s' if left > 1 else ''} less often" if left > 0 else ""),
+        last=named + (f", and {left:,} other rank{'s' if left > 1 else ''}" if left > 0 else ""),
     )
 
 

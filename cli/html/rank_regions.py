@@ -6,12 +6,12 @@ import numpy as np
 
 from annotq.cli.html.figure import Figure, without_data
 from annotq.cli.html.heatmap import Heatmap, ratio_pane
-from annotq.cli.html.region_ratios import NOTHING_COMPARED, RegionRatios, region_ratios, statement
+from annotq.cli.html.region_ratios import NOTHING_COMPARED, TWO_RANKS, RegionRatios, region_ratios, statement
 from annotq.cli.html.rendering import duration
 from annotq.cli.html.subject import Subject
 
 ANCHOR, TITLE = "rank-regions", "Ranks by region"
-REGIONS_SHOWN, RANKS_SHOWN, WORST_RANKS = 40, 64, 32
+REGIONS_SHOWN, RANKS_SHOWN, WORST_RANKS = 40, 64, 24
 
 
 def figure(subject: Subject) -> Figure:
@@ -41,6 +41,8 @@ def figure(subject: Subject) -> Figure:
         "Median over the steps of the region's compute time over the ranks' median in the same step: the numbers of the "
         "findings. Communication is left out, it contains the wait for others."
     )
+    if len(data.ranks) == 2:
+        lead += TWO_RANKS
     if len(places) < len(data.ranks):
         lead += (
             f" Of {len(data.ranks):,} ranks these are the {len(places)} that the findings name or that are slowest in some "

@@ -79,6 +79,8 @@ def region_ratios(subject: Subject) -> RegionRatios:
     return RegionRatios([work.regions[place] for place in order], work.ranks.tolist(), compute[order], ratio[order])
 
 
+TWO_RANKS = " Of two ranks the median lies half-way: one that takes twice as long as the other reads 1.33."
+
 NOTHING_COMPARED = (
     "No region can be compared: that takes two ranks with a usable trace that ran the same region in the same step."
 )

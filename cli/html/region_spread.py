@@ -126,6 +126,11 @@ class Scale:
             200,
             0.2,
             0.01,
+            1.3,
+            1.4,
+            0.7,
+            2.5,
+            4,
         ):
             apart = all(abs(self.share(step) - self.share(other)) > 0.13 for other in inside)
             if self.low <= step <= self.high and apart:

@@ -13,12 +13,52 @@ ANCHOR, TITLE = "regions", "All regions"
 # A page of more rows is read by nobody, and heavy.
 REGIONS_SHOWN = 2_000
 
-REGIONS = """WITH per_rank AS (
+REGIONS = """WITH traced AS (
+    SELECT trace_id, rank
+    FROM _traces
+    WHERE job = ? AND attempt = ?
+),
+-- As _region_busy, but work of graphs is grouped by the number of its region: by name it takes twice as long.
+graph_pass AS (
+    SELECT t.rank, c.code, coalesce(sum(e.duration_ns) FILTER (WHERE NOT e.overrun), 0) AS busy_ns,
+        coalesce(sum(e.duration_ns) FILTER (WHERE NOT e.overrun AND NOT e.communication), 0) AS compute_ns,
+        count(*) AS kernels, count(*) FILTER (WHERE NOT e.communication) AS compute_kernels
+    FROM gpu_event AS e
+    JOIN traced AS t ON t.trace_id = e.trace_id
+    JOIN (
+        SELECT a.process_id, a.graph_id, a.node_index, n.code
+        FROM annotation AS a
+        JOIN _region_codes AS n ON n.region = a.region AND n.phase = a.phase
+    ) AS c ON c.process_id = e.process_id AND c.graph_id = e.graph_id AND c.node_index = e.node_index
+    WHERE e.region IS NULL
+    GROUP BY t.rank, e.trace_id, e.step, CASE WHEN e.in_graph THEN e.correlation_id END, c.code
+),
+eager_pass AS (
+    SELECT t.rank, coalesce(a.region, e.region) AS region, coalesce(a.phase, e.phase, 'forward') AS phase,
+        coalesce(sum(e.duration_ns) FILTER (WHERE NOT e.overrun), 0) AS busy_ns,
+        coalesce(sum(e.duration_ns) FILTER (WHERE NOT e.overrun AND NOT e.communication), 0) AS compute_ns,
+        count(*) AS kernels, count(*) FILTER (WHERE NOT e.communication) AS compute_kernels
+    FROM gpu_event AS e
+    JOIN traced AS t ON t.trace_id = e.trace_id
+    LEFT JOIN annotation AS a
+        ON a.region IS NOT NULL AND a.process_id = e.process_id AND a.graph_id = e.graph_id AND a.node_index = e.node_index
+    WHERE e.region IS NOT NULL
+    GROUP BY t.rank, e.trace_id, e.step, CASE WHEN e.in_graph THEN e.correlation_id END, coalesce(a.region, e.region),
+        e.region_instance, coalesce(a.phase, e.phase, 'forward')
+),
+pass AS (
+    SELECT g.rank, n.region, n.phase, g.busy_ns, g.compute_ns, g.kernels, g.compute_kernels
+    FROM graph_pass AS g
+    JOIN _region_codes AS n ON n.code = g.code
+    UNION ALL
+    SELECT rank, region, phase, busy_ns, compute_ns, kernels, compute_kernels
+    FROM eager_pass
+),
+per_rank AS (
     SELECT rank, region, phase, count(*) AS passes, sum(kernels) AS kernels, median(busy_ns) AS median_ns,
         percentile_cont(0.99) WITHIN GROUP (ORDER BY busy_ns) AS p99_ns, sum(busy_ns) AS total_ns,
         median(compute_ns) FILTER (WHERE compute_kernels > 0) AS compute_ns, sum(busy_ns - compute_ns) AS communication_ns
-    FROM _region_busy
-    WHERE job = ? AND attempt = ?
+    FROM pass
     GROUP BY rank, region, phase
 ),
 slowest AS (

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 
 from prometheus_client.exposition import choose_encoder
 from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import (
     HTMLResponse,
     JSONResponse,
@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from annotq.agent.errors import AnnotqError
 from annotq.cli.web.access import LOGIN_SECONDS, Hosts, Tokens
+from annotq.cli.web.connections import REQUEST_SECONDS
 from annotq.cli.web.guard import LOGIN, Guard, error_answer
 from annotq.cli.web.job_list import MOST_JOBS, JobRow
 from annotq.cli.web.job_questions import JobQuestions, UnknownJobError
@@ -182,12 +183,16 @@ async def _chunks(content: bytes) -> AsyncIterator[bytes]:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """The fields of a small form; empty when it is none."""
+    """The fields of a small form; empty when it is none, or does not come: whoever sends one has no token yet."""
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _MOST_FORM_BYTES:
-            return {}
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > _MOST_FORM_BYTES:
+                    return {}
+    except (TimeoutError, ClientDisconnect):
+        return {}
     try:
         return {name: values[-1] for name, values in parse_qs(body.decode(), max_num_fields=8).items()}
     except ValueError:

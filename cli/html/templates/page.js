@@ -131,14 +131,15 @@
     });
   }
 
-  // Copies what is shown, in the order shown, with exact values.
+  // Copies what is shown, in the order shown, with exact values. A spreadsheet would run a name that begins like a formula.
   const quoted = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const plain = (cell, text) => ("text" in cell.dataset && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text);
   function csv(table) {
     const heads = [...table.tHead.rows[0].cells];
     const places = heads.flatMap((head, place) => (head.dataset.key ? [place] : []));
     const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
     const lines = [places.map((place) => heads[place].dataset.key)];
-    for (const row of rows) lines.push(places.map((place) => value(row, place)));
+    for (const row of rows) lines.push(places.map((place) => plain(row.cells[place], value(row, place))));
     return lines.map((cells) => cells.map(quoted).join(",") + "\n").join("");
   }
   async function copy(text) {
@@ -232,7 +233,11 @@
 
   // A page of a running job loads itself again, unless told not to or somebody is busy in it.
   const refresh = document.getElementById("refresh");
-  if (refresh) {
+  const saved = location.protocol === "file:"; // a copy: nothing new comes, and there is no list of jobs above it
+  if (saved) {
+    refresh?.remove();
+    for (const link of all('.bar > a[href="/"]')) link.remove();
+  } else if (refresh) {
     const seconds = Number(document.body.dataset.refresh);
     const busy = () => document.activeElement?.tagName === "INPUT" || !getSelection().isCollapsed;
     let on = true;
