@@ -2,8 +2,9 @@
 --
 -- How to read it: calls with the same (job, attempt, family, step, replay, ordinal) are one collective. Inside a graph,
 -- replay counts the rank's replays in the step of any graph that makes the same numbers of calls, in the order of their
--- launch, and ordinal is the place of the node among the nodes of the family in graphs of different calls, so that a replay cut by the window does not shift
--- the calls it still has, and ranks may replay graphs of other nodes: a group's calls come in the same order on all its ranks.
+-- launch, and ordinal is the place of the node among the nodes of the family in graphs of different calls, so that a replay
+-- cut by the window does not shift the calls it still has, and ranks may replay graphs of other nodes: a group's calls come in
+-- the same order on all its ranks.
 -- Graphs of one fingerprint count as one, since a graph that is instantiated again keeps its nodes. Outside, and where the
 -- trace has no node ids, replay is NULL and ordinal is the sequence number of the group, or, without one, the number of the
 -- call in the step in time order. (The sequence number of a graph node was taken at its capture and is the same in every
@@ -64,11 +65,11 @@ kinds AS (
 of_kind AS (
     SELECT
         g.job, g.attempt, g.process_id, g.family, k.kind,
-        sum(g.calls) OVER (PARTITION BY g.job, g.attempt, g.process_id, g.family) AS calls,
-        sum(g.calls) OVER (
+        CAST(sum(g.calls) OVER (PARTITION BY g.job, g.attempt, g.process_id, g.family) AS BIGINT) AS calls,
+        CAST(sum(g.calls) OVER (
             PARTITION BY g.job, g.attempt, g.process_id, g.family ORDER BY g.class ASC NULLS LAST
             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-        ) - g.calls AS before
+        ) AS BIGINT) - g.calls AS before
     FROM calls_of_graph AS g
     JOIN kinds AS k
         ON k.job = g.job AND k.attempt = g.attempt AND k.process_id = g.process_id AND k.class = g.class AND k.kind = g.class
