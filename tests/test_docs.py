@@ -21,7 +21,7 @@ PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
 NOT_RUN = {
     "README.md": ["makes its own environment", "lines of a training script"],
     "bench/README.md": ["takes minutes and gigabytes"],
-    "docs/gpu.md": ["needs a GPU", "needs a GPU"],
+    "docs/gpu.md": ["needs a GPU", "needs a GPU", "needs a GPU"],
     "docs/how-to/kubernetes.md": ["needs Kubernetes", "needs Kubernetes"],
     "docs/how-to/slurm.md": ["needs SLURM", "needs SLURM"],
     "docs/how-to/torch-annotations.md": ["needs a GPU", "needs a GPU"],

@@ -214,9 +214,10 @@ def test_only_the_standard_library_and_torch_are_loaded_in_a_recorded_process(tm
     done = train(
         tmp_path,
         """
-        import sys, torch, torch.cuda.graph_annotations
+        import sys, tempfile, torch, torch.cuda.graph_annotations
         from torch.profiler import profile
-        with profile(on_trace_ready=lambda profiler: profiler.export_chrome_trace("/dev/null")):
+        unused = tempfile.mkdtemp() + "/trace.json"  # not /dev/null: the export replaces what is there
+        with profile(on_trace_ready=lambda profiler: profiler.export_chrome_trace(unused)):
             torch.ones(8).sum()  # loads what torch itself needs
         before = set(sys.modules)
         import annotq.agent
