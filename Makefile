@@ -25,7 +25,7 @@ lint: .venv/.lint ## ruff: rules and format
 types: .venv/.types ## mypy --strict over the packages
 	MYPYPATH=.venv/typing $(BIN)/mypy --strict -p annotq
 
-docs: .venv/.plain ## write again what is generated: docs/reference, and the output that pages show
+docs: .venv/.test ## write again what is generated: docs/reference, and the output that pages show
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/console.py
 
